@@ -8,6 +8,15 @@ fn main() {
     if std::env::var_os("CARGO_FEATURE_FAULTS").is_some() {
         shim.define("SEARCH_ALWAYS", None);
     }
+    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
+        println!("cargo::rerun-if-changed=src/alone/load.c");
+        // Nothing in it may become a call of something else.
+        shim.file("src/alone/load.c")
+            .flag("-ffreestanding")
+            .flag("-fno-stack-protector");
+        // In a static Go program, this is where the library begins.
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-e,memlane_begin");
+    }
     shim.compile("memlane_shim");
     // The libc crate leaves this to std when another crate of the build wants its feature `std`; here there is no std.
     println!("cargo::rustc-cdylib-link-arg=-lc");

@@ -12,6 +12,8 @@
 )]
 #![allow(missing_docs)] // the names are libc's: their manual pages document them
 
+#[cfg(target_arch = "x86_64")]
+mod alone;
 mod golang;
 mod numbers;
 mod search;
@@ -132,6 +134,18 @@ fn initialise() {
             golang::start();
         }
     }
+}
+
+/// Makes the library ready in a program without libc. `find` gives the address of what stands in for a function of libc's, or
+/// 0; `vdso` is where the kernel's own library lies, or 0.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn initialise_alone(find: fn(&core::ffi::CStr) -> usize, vdso: usize) {
+    real::TABLE.fill(find);
+    // SAFETY: the kernel has told this process.
+    unsafe { memlane_sys::time::use_vdso(vdso) };
+    thread::set_locator(memlane_thread);
+    start::start(true);
+    READY.store(true, Ordering::Release);
 }
 
 /// Finds out how this libc tells whether a process has a second thread.
@@ -526,10 +540,11 @@ fn pwritev2_body(
 
 /// Prepares for libc's `system` and `popen`, which start a shell without calling a hooked name.
 fn before_shell() -> Option<Option<Handoff>> {
-    let carried = pass::before_exec(Target {
+    let target = Target {
         program: Program::Shell,
         envp: environment(),
-    });
+    };
+    let carried = pass::before_exec(target, false);
     if carried.is_err() {
         real::set_errno(libc::EBUSY);
     }
@@ -568,7 +583,12 @@ fn execvpe_body(file: *const u8, argv: *const *const u8, envp: *const *const u8)
 }
 
 fn exec(program: Program, envp: *const *const u8, call: impl Fn() -> c_int) -> c_int {
-    let Ok(_carried) = pass::before_exec(Target { program, envp }) else {
+    let target = Target { program, envp };
+    // If the exec fails, dropping this takes it back.
+    let entered = target
+        .without_loader()
+        .and_then(|(file, library)| memlane_enter::arrange(&file, library.as_c_str()).ok());
+    let Ok(_carried) = pass::before_exec(target, entered.is_some()) else {
         real::set_errno(libc::EBUSY);
         return -1;
     };
@@ -581,7 +601,7 @@ fn exec(program: Program, envp: *const *const u8, call: impl Fn() -> c_int) -> c
 }
 
 fn spawn(program: Program, envp: *const *const u8, call: impl Fn() -> c_int) -> c_int {
-    match pass::before_exec(Target { program, envp }) {
+    match pass::before_exec(Target { program, envp }, false) {
         Ok(_carried) => call(),
         Err(_) => libc::EBUSY,
     }

@@ -27,6 +27,11 @@ static __thread struct { unsigned char bytes[2048]; } state __attribute__((align
 
 void *memlane_thread(void) { return &state; }
 
+/* `errno` of a program without libc (alone/names.rs). */
+static __thread int error __attribute__((tls_model("initial-exec")));
+
+__attribute__((visibility("hidden"))) int *memlane_errno(void) { return &error; }
+
 /* The stack on which a thread of a Go program serves its system calls (golang/stack.rs); the door reads it too. */
 __attribute__((visibility("hidden"), tls_model("initial-exec"))) __thread void *memlane_go_stack;
 

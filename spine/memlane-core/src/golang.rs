@@ -92,6 +92,29 @@ pub fn names_plugins(bytes: &[u8]) -> bool {
     bytes.windows(NAME.len()).any(|name| name == NAME)
 }
 
+/// What a program of Go's own linker begins with (`rt0_linux_amd64.s`): a jump to its first function.
+const JUMP: u8 = 0xe9;
+/// How that function begins (`asm_amd64.s`): it takes the arguments from the stack that the kernel has made.
+#[rustfmt::skip]
+const RT0: &[u8] = &[
+    0x48, 0x8b, 0x3c, 0x24,       // mov rdi, [rsp]
+    0x48, 0x8d, 0x74, 0x24, 0x08, // lea rsi, [rsp + 8]
+    JUMP,                         // jmp rt0_go
+];
+
+/// Does a program without dynamic loader begin with Go's code, and not with C's? It begins at `entry`;
+/// `at` gives the bytes from an address on.
+#[must_use]
+pub fn begins<'a>(entry: usize, at: impl Fn(usize) -> Option<&'a [u8]>) -> bool {
+    let first = || {
+        let code = at(entry)?.strip_prefix(&[JUMP])?;
+        let (distance, _) = code.split_first_chunk::<4>()?;
+        let distance = i32::from_le_bytes(*distance) as isize;
+        at(entry.wrapping_add(1 + 4).wrapping_add_signed(distance))
+    };
+    first().is_some_and(|code| code.starts_with(RT0))
+}
+
 /// What `Syscall6` looks like in one release or more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Syscall6 {

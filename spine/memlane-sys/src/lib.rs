@@ -40,6 +40,7 @@ pub mod futex;
 pub mod iov;
 pub mod mem;
 pub mod proc;
+pub mod ptrace;
 pub mod raw;
 pub mod sock;
 pub mod time;

@@ -180,6 +180,14 @@ pub unsafe fn populate(at: NonNull<u8>, len: usize) -> Result<()> {
     .map(|_| ())
 }
 
+/// Maps the first `len` bytes of a file for reading.
+pub fn map_file(fd: i32, len: usize) -> Result<NonNull<u8>> {
+    let (rights, kind) = (libc::PROT_READ, libc::MAP_PRIVATE);
+    // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
+    let addr = unsafe { syscall!(libc::SYS_mmap, 0, len, rights, kind, fd, 0) }?;
+    NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
+}
+
 /// Maps `len` zeroed bytes that cost nothing until touched. `shared` memory is
 /// seen by children of a fork too.
 pub fn map_anon(len: usize, shared: bool) -> Result<NonNull<u8>> {

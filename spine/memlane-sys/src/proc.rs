@@ -120,6 +120,122 @@ pub fn restore_signals(old: u64) {
     };
 }
 
+/// Starts a process that shares this memory. It runs `run(argument)` on a stack that ends at `stack_end`. Its end sends no
+/// signal to this process, and only a wait with `__WALL` or `__WCLONE` sees it.
+///
+/// # Safety
+/// The stack is `run`'s alone until the process has ended. `run` makes system calls directly; it uses neither locks nor
+/// thread-local memory, which are the calling thread's. What it refers to lives as long as the process.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn clone_sharing(
+    stack_end: *mut u8,
+    run: unsafe extern "C" fn(*mut core::ffi::c_void) -> !,
+    argument: *mut core::ffi::c_void,
+) -> Result<i32> {
+    let answer: isize;
+    // SAFETY: the kernel starts the new process behind the system call, with the same registers but for RAX and RSP. There it
+    // calls `run` on its own stack and never comes back here. For the caller this is a system call like any other.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone as isize => answer,
+            in("rdi") libc::CLONE_VM,
+            in("rsi") stack_end,
+            in("rdx") 0, in("r10") 0, in("r8") 0,
+            in("r12") argument,
+            in("r13") run,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    crate::raw::check(answer).map(as_fd)
+}
+
+/// Unmaps `len` bytes at `at` and ends this process. It may stand on them.
+///
+/// # Safety
+/// Nobody else uses that memory.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn unmap_and_exit(at: *mut u8, len: usize) -> ! {
+    // SAFETY: after the first system call, no instruction here uses the stack.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            "mov eax, {exit}",
+            "xor edi, edi",
+            "syscall",
+            "ud2",
+            exit = const libc::SYS_exit_group,
+            in("rax") libc::SYS_munmap,
+            in("rdi") at,
+            in("rsi") len,
+            options(noreturn, nostack)
+        );
+    }
+}
+
+/// Ends this process.
+pub fn exit(code: i32) -> ! {
+    loop {
+        // SAFETY: no pointers.
+        let _ = unsafe { syscall!(libc::SYS_exit_group, code) };
+    }
+}
+
+/// Waits until a child has ended that [`clone_sharing`] started.
+pub fn reap(pid: i32) {
+    // SAFETY: neither a status nor the usage is asked for.
+    while unsafe { syscall!(libc::SYS_wait4, pid, 0, libc::__WALL, 0) } == Err(Errno::INTR) {}
+}
+
+/// Has a child ended that [`clone_sharing`] started? It stays to be waited for.
+pub fn has_ended(pid: i32) -> bool {
+    const WORDS: usize = 128 / size_of::<u64>();
+    let mut info = [0u64; WORDS];
+    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: `info` has the 128 bytes of a `siginfo_t`; the usage is not asked for.
+    let asked = unsafe {
+        syscall!(
+            libc::SYS_waitid,
+            libc::P_PID,
+            pid,
+            info.as_mut_ptr(),
+            how,
+            0
+        )
+    };
+    // The first word holds the signal's number: 0 if nothing has happened.
+    asked.is_err() || info[0] != 0
+}
+
+/// Closes all descriptors of this process.
+///
+/// # Safety
+/// Nobody in this process uses any of them, nor an owner of one.
+pub unsafe fn close_all() {
+    // SAFETY: no pointers; the caller's promise.
+    let _ = unsafe { syscall!(libc::SYS_close_range, 0, u32::MAX, 0) };
+}
+
+/// Ends a process.
+pub fn kill(pid: i32) {
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall!(libc::SYS_kill, pid, libc::SIGKILL) };
+}
+
+/// Lets `pid` trace this process, where the kernel (Yama) allows that to ancestors only.
+pub fn allow_tracer(pid: i32) {
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_PTRACER, pid, 0, 0, 0) };
+}
+
 /// Queues a signal to this process, with a code and a value (as `sigqueue(3)` does).
 pub fn queue_signal(signal: i32, code: i32, value: usize) {
     // siginfo_t on 64-bit Linux: signo, errno, code, padding, pid, uid, value, to 128 bytes.

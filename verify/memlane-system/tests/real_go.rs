@@ -1,4 +1,4 @@
-//! Go programs: those linked with libc get the lane, all others stay on TCP and say why.
+//! Go programs: those linked with libc and static ones get the lane, all others stay on TCP and say why.
 
 use std::cell::OnceCell;
 use std::path::Path;
@@ -59,78 +59,61 @@ fn said(done: &Done, stage: &Stage) -> Option<String> {
     (stage.under_memlane() && Built::find().memlane.is_some()).then(|| done.stderr())
 }
 
-#[test]
-fn a_static_go_program_works_and_stays_on_tcp() {
-    let Some(story) = Story::new("go-static", &["go", "python3"]) else {
-        return;
-    };
-    let program = go_build(&story, "echo.go", false);
-    story.in_each_mode(|stage| {
-        let (server, done) = echo_with_itself(stage, &program, LOAD);
-        done.lane.must_stay_on_tcp(&[]);
-        if let Some(said) = said(&done, stage) {
-            assert!(
-                said.contains("stays on TCP: a Go program that was built without libc"),
-                "{said}"
-            );
+/// The two ways in which Go links a program.
+const LINKED: [(&str, GoBuild<'static>); 2] =
+    [("libc", GoBuild::USUAL), ("static", GoBuild::STATIC)];
+
+/// Tells a story of a program that is linked with libc, and again of a static one. `build` compiles it.
+fn of_both(name: &str, tools: &[&str], tell: impl Fn(&Story, GoBuild<'static>)) {
+    for (how, build) in LINKED {
+        if let Some(story) = Story::new(&format!("{name}-{how}"), tools) {
+            tell(&story, build);
         }
-        let done = python_echo(stage, server.port, LOAD, &[]);
-        done.lane.must_stay_on_tcp(&[PEER_OUTSIDE]);
-        done.lane.must_say(Reason::PEER_NO_MEMLANE);
-        server.finish().must_stay_on_tcp(&[]);
-        let server = EchoServer::python(stage, "thread", &[]);
-        let client = with_role(stage, &program, "client");
-        echo(stage, client, server.port, LOAD, &[])
-            .lane
-            .must_stay_on_tcp(&[]);
-        server.finish().must_stay_on_tcp(&[PEER_OUTSIDE]);
-    });
+    }
 }
 
 #[test]
-fn a_go_program_that_is_linked_with_libc_gets_the_lane_with_go_and_with_python() {
-    let Some(story) = Story::new("go-cgo", &["go", "python3"]) else {
-        return;
-    };
-    let program = go_build(&story, "echo.go", true);
-    story.in_each_mode(|stage| {
-        let (server, done) = echo_with_itself(stage, &program, LOAD);
-        done.lane.must_use_ring(&[SHORT_LIVED]);
-        if let Some(said) = said(&done, stage) {
-            assert_eq!(
-                said, "",
-                "a program that gets the lane is started without a word"
-            );
-        }
-        let done = python_echo(stage, server.port, LOAD, &[]);
-        done.lane.must_use_ring(&[SHORT_LIVED]);
-        server.finish().must_use_ring(&[SHORT_LIVED]);
-        let server = EchoServer::python(stage, "thread", &[]);
-        let client = with_role(stage, &program, "client");
-        echo(stage, client, server.port, LOAD, &[])
-            .lane
-            .must_use_ring(&[SHORT_LIVED]);
-        server.finish().must_use_ring(&[SHORT_LIVED]);
+fn a_go_program_gets_the_lane_with_go_and_with_python() {
+    of_both("go-echo", &["go", "python3"], |story, build| {
+        let program = build.build(story, &["echo.go"], "echo");
+        story.in_each_mode(|stage| {
+            let (server, done) = echo_with_itself(stage, &program, LOAD);
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+            if let Some(said) = said(&done, stage) {
+                assert_eq!(
+                    said, "",
+                    "a program that gets the lane is started without a word"
+                );
+            }
+            let done = python_echo(stage, server.port, LOAD, &[]);
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+            server.finish().must_use_ring(&[SHORT_LIVED]);
+            let server = EchoServer::python(stage, "thread", &[]);
+            let client = with_role(stage, &program, "client");
+            echo(stage, client, server.port, LOAD, &[])
+                .lane
+                .must_use_ring(&[SHORT_LIVED]);
+            server.finish().must_use_ring(&[SHORT_LIVED]);
+        });
     });
 }
 
 /// A small message there and back on one connection: the lane must carry nearly all of it.
 #[test]
 fn small_messages_of_go_programs_take_the_lane() {
-    let Some(story) = Story::new("go-small", &["go"]) else {
-        return;
-    };
-    let program = go_build(&story, "echo.go", true);
-    let load = Load {
-        connections: 1,
-        rounds: 5000,
-        most: 100,
-    };
-    story.in_each_mode(|stage| {
-        let (server, done) = echo_with_itself(stage, &program, load);
-        // 5,000 messages of 50 bytes on average, both ways: half a megabyte.
-        done.lane.must_use_ring_for(200_000, &[SHORT_LIVED]);
-        server.finish().must_use_ring_for(200_000, &[SHORT_LIVED]);
+    of_both("go-small", &["go"], |story, build| {
+        let program = build.build(story, &["echo.go"], "echo");
+        let load = Load {
+            connections: 1,
+            rounds: 5000,
+            most: 100,
+        };
+        story.in_each_mode(|stage| {
+            let (server, done) = echo_with_itself(stage, &program, load);
+            // 5,000 messages of 50 bytes on average, both ways: half a megabyte.
+            done.lane.must_use_ring_for(200_000, &[SHORT_LIVED]);
+            server.finish().must_use_ring_for(200_000, &[SHORT_LIVED]);
+        });
     });
 }
 
@@ -173,24 +156,32 @@ fn parts_of(
 
 #[test]
 fn large_messages_deadlines_and_half_closes_are_as_without_memlane() {
-    parts("go-life", GoBuild::USUAL, &["plain", "deadlines"], &[]);
+    for (how, build) in LINKED {
+        parts(
+            &format!("go-life-{how}"),
+            build,
+            &["plain", "deadlines"],
+            &[],
+        );
+    }
 }
 
 #[test]
 fn copies_of_descriptors_and_children_are_as_without_memlane() {
     // A connection and its copies are in Go's one epoll set together.
     let shared = &[Reason::PASSED_ON, Reason::SHARED_FD, Reason::WAIT_KIND];
-    parts(
-        "go-files",
-        GoBuild::USUAL,
-        &["files", "children", "again"],
-        &[shared],
-    );
+    for (how, build) in LINKED {
+        let name = format!("go-files-{how}");
+        parts(&name, build, &["files", "children", "again"], &[shared]);
+    }
 }
 
 #[test]
 fn signals_preemption_profiles_collections_and_ending_threads_disturb_nothing() {
-    parts("go-signals", GoBuild::USUAL, &["signals", "threads"], &[]);
+    for (how, build) in LINKED {
+        let name = format!("go-signals-{how}");
+        parts(&name, build, &["signals", "threads"], &[]);
+    }
 }
 
 #[test]
@@ -237,123 +228,121 @@ fn position_independent_stripped_and_externally_linked_programs_are_served() {
 /// io.Copy between two connections, which splices where the kernel lets it.
 #[test]
 fn a_relay_keeps_both_its_connections_on_the_lane() {
-    let Some(story) = Story::new("go-relay", &["go"]) else {
-        return;
-    };
-    let echo_program = go_build(&story, "echo.go", true);
-    let program = GoBuild::USUAL.build(&story, &["many.go"], "many");
-    story.in_each_mode(|stage| {
-        let server = EchoServer::start(stage, with_role(stage, &echo_program, "server"), &[]);
-        let port = free_port();
-        let mut relay = with_role(stage, &program, "relay");
-        relay.args([port.to_string(), server.port.to_string()]);
-        let relay = stage.start("relay", relay);
-        wait_listening(port, "the relay");
-        let mut client = with_role(stage, &program, "plain");
-        client.arg(port.to_string());
-        let done = stage.run("client", client, LIMIT);
-        assert_eq!(done.stdout(), "done\n");
-        done.lane.must_use_ring(&[SHORT_LIVED]);
-        // 4 connections of 200 messages of 50 KB on average, in and out on both sides.
-        relay.lane().must_use_ring_for(80_000_000, &[SHORT_LIVED]);
-        relay.stop();
-        server.finish().must_use_ring(&[SHORT_LIVED]);
+    of_both("go-relay", &["go"], |story, build| {
+        let echo_program = build.build(story, &["echo.go"], "echo");
+        let program = build.build(story, &["many.go"], "many");
+        story.in_each_mode(|stage| {
+            let server = EchoServer::start(stage, with_role(stage, &echo_program, "server"), &[]);
+            let port = free_port();
+            let mut relay = with_role(stage, &program, "relay");
+            relay.args([port.to_string(), server.port.to_string()]);
+            let relay = stage.start("relay", relay);
+            wait_listening(port, "the relay");
+            let mut client = with_role(stage, &program, "plain");
+            client.arg(port.to_string());
+            let done = stage.run("client", client, LIMIT);
+            assert_eq!(done.stdout(), "done\n");
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+            // 4 connections of 200 messages of 50 KB on average, in and out on both sides.
+            relay.lane().must_use_ring_for(80_000_000, &[SHORT_LIVED]);
+            relay.stop();
+            server.finish().must_use_ring(&[SHORT_LIVED]);
+        });
     });
 }
 
 #[test]
 fn what_a_program_has_sent_arrives_after_it_has_left() {
-    let Some(story) = Story::new("go-leave", &["go"]) else {
-        return;
-    };
-    let program = GoBuild::USUAL.build(&story, &["many.go"], "many");
-    story.in_each_mode(|stage| {
-        let sink = EchoServer::start(stage, with_role(stage, &program, "sink"), &[]);
-        for _ in 0..9 {
-            let mut leaves = with_role(stage, &program, "leave");
-            leaves.arg(sink.port.to_string());
-            let done = stage.run("leave", leaves, LIMIT);
-            done.lane.must_use_ring(&[SHORT_LIVED]);
-        }
-        let told = "700000 <nil>\n".repeat(9);
-        wait_until("the rest has come", LIMIT, || {
-            sink.proc.stdout().len() >= told.len()
+    of_both("go-leave", &["go"], |story, build| {
+        let program = build.build(story, &["many.go"], "many");
+        story.in_each_mode(|stage| {
+            let sink = EchoServer::start(stage, with_role(stage, &program, "sink"), &[]);
+            for _ in 0..9 {
+                let mut leaves = with_role(stage, &program, "leave");
+                leaves.arg(sink.port.to_string());
+                let done = stage.run("leave", leaves, LIMIT);
+                done.lane.must_use_ring(&[SHORT_LIVED]);
+            }
+            let told = "700000 <nil>\n".repeat(9);
+            wait_until("the rest has come", LIMIT, || {
+                sink.proc.stdout().len() >= told.len()
+            });
+            assert_eq!(sink.proc.stdout(), told);
+            sink.finish().must_use_ring(&[SHORT_LIVED]);
         });
-        assert_eq!(sink.proc.stdout(), told);
-        sink.finish().must_use_ring(&[SHORT_LIVED]);
     });
 }
 
 #[test]
 fn net_http_serves_and_gets_bodies_files_and_sums() {
-    let Some(story) = Story::new("go-http", &["go"]) else {
-        return;
-    };
-    let program = GoBuild::USUAL.build(&story, &["many.go"], "many");
-    story.in_each_mode(|stage| {
-        let port = free_port();
-        let start = |role: &str| {
-            let mut command = with_role(stage, &program, role);
-            command.arg(port.to_string());
-            command
-        };
-        let server = stage.start("web", start("web"));
-        wait_listening(port, "the web server");
-        let done = stage.run("ask", start("ask"), LIMIT);
-        assert_eq!(done.stdout(), "done\n");
-        done.lane.must_use_ring_for(10_000_000, &[SHORT_LIVED]);
-        server.lane().must_use_ring_for(10_000_000, &[SHORT_LIVED]);
-        server.stop();
+    of_both("go-http", &["go"], |story, build| {
+        let program = build.build(story, &["many.go"], "many");
+        story.in_each_mode(|stage| {
+            let port = free_port();
+            let start = |role: &str| {
+                let mut command = with_role(stage, &program, role);
+                command.arg(port.to_string());
+                command
+            };
+            let server = stage.start("web", start("web"));
+            wait_listening(port, "the web server");
+            let done = stage.run("ask", start("ask"), LIMIT);
+            assert_eq!(done.stdout(), "done\n");
+            done.lane.must_use_ring_for(10_000_000, &[SHORT_LIVED]);
+            server.lane().must_use_ring_for(10_000_000, &[SHORT_LIVED]);
+            server.stop();
+        });
     });
 }
 
 #[test]
 fn a_server_that_is_killed_and_started_again_is_found_again() {
-    let Some(story) = Story::new("go-killed", &["go"]) else {
-        return;
-    };
-    let program = go_build(&story, "echo.go", true);
-    story.in_each_mode(|stage| {
-        for _ in 0..3 {
-            let (server, done) = echo_with_itself(stage, &program, LOAD);
-            done.lane.must_use_ring(&[SHORT_LIVED]);
-            let mut busy = with_role(stage, &program, "client");
-            busy.arg(server.port.to_string())
-                .args(["4", "1000000", "1000"]);
-            let busy = stage.start("busy", busy);
-            std::thread::sleep(Duration::from_millis(300));
-            server.proc.kill();
-            let done = busy.wait(LIMIT);
-            assert!(!done.status.success(), "its server was killed");
-        }
+    of_both("go-killed", &["go"], |story, build| {
+        let program = build.build(story, &["echo.go"], "echo");
+        story.in_each_mode(|stage| {
+            for _ in 0..3 {
+                let (server, done) = echo_with_itself(stage, &program, LOAD);
+                done.lane.must_use_ring(&[SHORT_LIVED]);
+                let mut busy = with_role(stage, &program, "client");
+                busy.arg(server.port.to_string())
+                    .args(["4", "1000000", "1000"]);
+                let busy = stage.start("busy", busy);
+                std::thread::sleep(Duration::from_millis(300));
+                server.proc.kill();
+                let done = busy.wait(LIMIT);
+                assert!(!done.status.success(), "its server was killed");
+            }
+        });
     });
 }
 
 #[test]
 fn go_talks_to_nginx_and_to_redis() {
-    let Some(story) = Story::new("go-c-peers", &["go", "nginx", "redis-server", "redis-cli"])
-    else {
-        return;
-    };
-    let program = GoBuild::USUAL.build(&story, &["many.go"], "many");
-    let site = Site::new(&story);
-    story.in_each_mode(|stage| {
-        let nginx = Nginx::start(stage, &site);
-        let mut fetch = with_role(stage, &program, "fetch");
-        fetch.arg(nginx.url("big.bin")).arg("2");
-        let done = stage.run("fetch", fetch, LIMIT);
-        assert_eq!(done.stdout(), format!("{0}\n{0}\n", site.big_hash));
-        done.lane.must_use_ring(&[SHORT_LIVED]);
-        nginx.finish().must_use_ring(&[SHORT_LIVED]);
+    of_both(
+        "go-c-peers",
+        &["go", "nginx", "redis-server", "redis-cli"],
+        |story, build| {
+            let program = build.build(story, &["many.go"], "many");
+            let site = Site::new(story);
+            story.in_each_mode(|stage| {
+                let nginx = Nginx::start(stage, &site);
+                let mut fetch = with_role(stage, &program, "fetch");
+                fetch.arg(nginx.url("big.bin")).arg("2");
+                let done = stage.run("fetch", fetch, LIMIT);
+                assert_eq!(done.stdout(), format!("{0}\n{0}\n", site.big_hash));
+                done.lane.must_use_ring(&[SHORT_LIVED]);
+                nginx.finish().must_use_ring(&[SHORT_LIVED]);
 
-        let redis = Redis::start(stage);
-        let mut store = with_role(stage, &program, "redis");
-        store.arg(redis.port.to_string());
-        let done = stage.run("store", store, LIMIT);
-        assert_eq!(done.stdout(), "done\n");
-        done.lane.must_use_ring(&[SHORT_LIVED]);
-        redis.finish().must_use_ring(&[SHORT_LIVED]);
-    });
+                let redis = Redis::start(stage);
+                let mut store = with_role(stage, &program, "redis");
+                store.arg(redis.port.to_string());
+                let done = stage.run("store", store, LIMIT);
+                assert_eq!(done.stdout(), "done\n");
+                done.lane.must_use_ring(&[SHORT_LIVED]);
+                redis.finish().must_use_ring(&[SHORT_LIVED]);
+            });
+        },
+    );
 }
 
 #[test]
@@ -379,21 +368,26 @@ fn each_known_release_gets_the_lane_and_no_other() {
             continue;
         }
         tested += 1;
-        let program = build.build(&story, &["echo.go"], release);
-        story.in_each_mode(|stage| {
-            let (server, done) = echo_with_itself(stage, &program, load);
-            if *known {
-                done.lane.must_use_ring(&[SHORT_LIVED]);
-                server.finish().must_use_ring(&[SHORT_LIVED]);
-                return;
-            }
-            done.lane.must_stay_on_tcp(&[]);
-            server.finish().must_stay_on_tcp(&[]);
-            if let Some(said) = said(&done, stage) {
-                let why = format!("built by {release}, a release that memlane does not know");
-                assert!(said.contains(&why), "{said}");
-            }
-        });
+        for cgo in [true, false] {
+            let build = GoBuild { cgo, ..build };
+            let program = build.build(&story, &["echo.go"], release);
+            story.in_each_mode(|stage| {
+                let (server, done) = echo_with_itself(stage, &program, load);
+                if *known {
+                    done.lane.must_use_ring(&[SHORT_LIVED]);
+                    server.finish().must_use_ring(&[SHORT_LIVED]);
+                    return;
+                }
+                done.lane.must_stay_on_tcp(&[]);
+                server.finish().must_stay_on_tcp(&[]);
+                if let Some(said) = said(&done, stage) {
+                    assert!(
+                        said.contains("release that memlane does not know"),
+                        "{said}"
+                    );
+                }
+            });
+        }
     }
     assert!(tested > 0, "not even the release that is installed");
 }

@@ -23,6 +23,11 @@ const _: () = assert!(PATCH == SYSCALL6_HEAD.len());
 ///
 /// The program's one thread is this one, and it has not begun to run Go.
 pub(super) fn open(at: usize) -> bool {
+    lead(at, door)
+}
+
+/// Makes the function at `at` jump to `door`; otherwise as [`open`].
+pub(super) fn lead(at: usize, door: unsafe extern "C" fn()) -> bool {
     let mut patch = [0; PATCH];
     patch[..JUMP.len()].copy_from_slice(&JUMP);
     patch[JUMP.len()..].copy_from_slice(&(door as *const () as usize).to_ne_bytes());
@@ -32,7 +37,7 @@ pub(super) fn open(at: usize) -> bool {
 }
 
 /// Serves one call; the answer is the kernel's: a negative error number, or a result.
-extern "C" fn serve(number: usize, arguments: &[usize; 6], stack: &Stack) -> isize {
+pub(super) extern "C" fn serve(number: usize, arguments: &[usize; 6], stack: &Stack) -> isize {
     stack.register();
     let keep = real::errno();
     let answer = match number as i64 {

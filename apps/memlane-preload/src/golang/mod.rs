@@ -1,15 +1,18 @@
 //! Go programs: the second door to the lane, beside libc's names.
 //!
-//! Go makes its system calls itself. When this library is loaded into a program that Go has linked with libc, it puts a jump
-//! into the one function that makes them (`Syscall6`), before the program runs. From then on the calls come to [`door`]. The
-//! file of the program stays as it is. [0029](../../../../docs/decisions/0029-go.md) has the reasons.
+//! Go makes its system calls itself. Before a Go program runs, this library puts a jump into the one function that makes them
+//! (`Syscall6`). From then on the calls come to [`door`] in a program that Go has linked with libc, and to [`door_alone`] in a
+//! static one. The file of the program stays as it is. The decision notes [0029](../../../../docs/decisions/0029-go.md) and
+//! [0031](../../../../docs/decisions/0031-static-go.md) have the reasons.
 
 #[cfg(target_arch = "x86_64")]
 mod door;
 #[cfg(target_arch = "x86_64")]
+mod door_alone;
+#[cfg(target_arch = "x86_64")]
 mod served;
 #[cfg(target_arch = "x86_64")]
-mod stack;
+pub(crate) mod stack;
 
 use core::ffi::{c_int, c_void};
 use libc::size_t;
@@ -54,11 +57,24 @@ fn is_served(program: &Program, version: &str) -> bool {
     let Some(place) = suits.then(place).flatten() else {
         return false;
     };
-    let is_open = stack::prepare() && door::open(place);
+    tell_of(stack::prepare() && door::open(place))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn tell_of(is_open: bool) -> bool {
     if !is_open {
         memlane_sys::proc::write_stderr(REFUSED);
     }
     is_open
+}
+
+/// Opens the door in a program without libc, which `memlane-enter` has examined.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn start_alone(program: &Program) {
+    let place = || program.place_of(Syscall6::of(program.go_version()?)?);
+    if let Some(place) = place() {
+        tell_of(door_alone::open(place));
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -67,9 +83,9 @@ fn is_served(_: &Program, _: &str) -> bool {
 }
 
 /// The program itself, without its libraries, as the dynamic linker has loaded it.
-struct Program {
-    base: usize,
-    segments: &'static [libc::Elf64_Phdr],
+pub(crate) struct Program {
+    pub(crate) base: usize,
+    pub(crate) segments: &'static [libc::Elf64_Phdr],
 }
 
 impl Program {

@@ -15,19 +15,35 @@ pub(super) const DEPTH: usize = 4;
 /// What lies below, and has no rights: a stack that is too small must not damage anything.
 pub(super) const GUARD: usize = 4096;
 /// What is mapped.
-pub(super) const SIZE: usize = GUARD + DEPTH * ROOM + 4096;
+pub(crate) const SIZE: usize = GUARD + DEPTH * ROOM + 4096;
 /// Where the [`Stack`] lies in it.
-pub(super) const BLOCK_AT: usize = GUARD + DEPTH * ROOM;
+pub(crate) const BLOCK_AT: usize = GUARD + DEPTH * ROOM;
 
 /// What is known of a thread's stack. It lies above the stack, and the thread's `memlane_go_stack` has its address. All-zero
 /// is the initial value.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct Stack {
+pub(crate) struct Stack {
     /// Calls under way. The door counts here.
     pub(super) depth: AtomicUsize,
     /// 1: libc gives the stack back when the thread ends.
     registered: AtomicU32,
+}
+
+impl Stack {
+    /// One that is never given back.
+    pub(crate) const fn given() -> Stack {
+        Stack {
+            depth: AtomicUsize::new(0),
+            registered: AtomicU32::new(1),
+        }
+    }
+
+    /// Makes it the stack of a new thread, which keeps it.
+    pub(crate) fn begin(&self) {
+        self.depth.store(0, Ordering::Relaxed);
+        self.registered.store(1, Ordering::Relaxed);
+    }
 }
 
 type KeyCreate = unsafe extern "C" fn(*mut u32, extern "C" fn(*mut c_void)) -> c_int;

@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::entering::Entering;
+
 /// Whether SIGPIPE was ignored when this process started. std ignores it before `main`.
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
@@ -26,9 +28,16 @@ extern "C" fn note_sigpipe() {
 static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;
 
 /// Replaces this process by `command`, which is searched in PATH as the shell does. Returns only an error.
-pub(crate) fn exec(command: &[OsString], environment: &[(OsString, OsString)]) -> io::Error {
+pub(crate) fn exec(
+    command: &[OsString],
+    environment: &[(OsString, OsString)],
+    entering: Option<&Entering>,
+) -> io::Error {
     match prepare(command, environment) {
-        Ok((argv, envp)) => exec_now(&argv, &envp),
+        Ok((argv, envp)) => {
+            let _arranged = entering.and_then(|entering| entering.arrange(&command[0]));
+            exec_now(&argv, &envp)
+        }
         Err(e) => e,
     }
 }

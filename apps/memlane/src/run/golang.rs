@@ -5,13 +5,8 @@ use std::path::Path;
 
 use memlane_core::golang::{self, Syscall6};
 
-/// Why the program stays on TCP; `None`: nothing in its file says so. `is_dynamic`: it asks for a dynamic loader.
-pub(super) fn obstacle(program: &Path, is_dynamic: bool) -> Option<String> {
-    if !is_dynamic {
-        return Some(
-            "a Go program that was built without libc (CGO_ENABLED=0 or -static)".to_owned(),
-        );
-    }
+/// Why the program stays on TCP; `None`: nothing in its file says so. It asks for a dynamic loader.
+pub(super) fn obstacle(program: &Path) -> Option<String> {
     why(&fs::read(program).ok()?)
 }
 

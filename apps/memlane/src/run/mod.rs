@@ -1,6 +1,7 @@
 //! `memlane run`: sets the environment, names what will stay on TCP, becomes the command.
 
 pub(crate) mod elf;
+mod entering;
 mod exec;
 mod golang;
 pub(crate) mod library;
@@ -10,9 +11,11 @@ pub(crate) mod program;
 use std::env;
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 
 use crate::cli::exit::{Exit, fail};
 use crate::cli::out;
+use entering::Entering;
 use options::Options;
 
 /// Run a command; its TCP connections within this host go through shared memory.
@@ -33,12 +36,13 @@ pub(crate) struct Args {
 
 /// Replaces this process by the command. Returns only if that fails.
 pub(crate) fn run(args: Args) -> anyhow::Error {
-    let environment = match environment(&args) {
-        Ok(environment) => environment,
+    let (environment, library) = match prepare(&args) {
+        Ok(prepared) => prepared,
         Err(error) => return fail(Exit::Launcher, format!("{error:#}")),
     };
     let name = args.command[0].display();
-    let error = exec::exec(&args.command, &environment);
+    let entering = library.and_then(|library| Entering::of(&args.command[0], &library));
+    let error = exec::exec(&args.command, &environment, entering.as_ref());
     let exit = match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
         _ => Exit::NotExecutable,
@@ -51,10 +55,18 @@ pub(crate) fn disabled() -> bool {
     env::var_os("MEMLANE_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
-pub(crate) fn environment(args: &Args) -> anyhow::Result<Vec<(OsString, OsString)>> {
-    let mut environment: Vec<(OsString, OsString)> = env::vars_os().collect();
+/// The command's environment, without its library.
+pub(crate) fn environment(args: &Args) -> anyhow::Result<Environment> {
+    prepare(args).map(|(environment, _)| environment)
+}
+
+type Environment = Vec<(OsString, OsString)>;
+
+/// The command's environment, and the library that is in it; `None`: memlane is switched off.
+fn prepare(args: &Args) -> anyhow::Result<(Environment, Option<PathBuf>)> {
+    let mut environment: Environment = env::vars_os().collect();
     if disabled() {
-        return Ok(environment);
+        return Ok((environment, None));
     }
     let given = args.options.variables().map_err(anyhow::Error::msg)?;
     let library = library::find(env::var_os("MEMLANE_PRELOAD"))?;
@@ -76,5 +88,5 @@ pub(crate) fn environment(args: &Args) -> anyhow::Result<Vec<(OsString, OsString
             args.command[0].display()
         ));
     }
-    Ok(environment)
+    Ok((environment, Some(library)))
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::elf::Elf;
-use super::{exec, golang};
+use super::{entering, exec, golang};
 
 /// The kernel follows no more `#!` lines than this.
 const MAX_SCRIPTS: usize = 5;
@@ -25,6 +25,12 @@ pub(crate) fn stays_on_tcp(command: &OsStr) -> Option<String> {
         true => why,
         false => format!("its interpreter {} is {why}", program.display()),
     })
+}
+
+/// The program that a command really is, if no loader comes to it.
+pub(crate) fn without_loader(command: &OsStr) -> Option<PathBuf> {
+    let program = interpreter(search(command)?)?;
+    Elf::read(&program)?.interp.is_none().then_some(program)
 }
 
 /// The file that exec would take.
@@ -86,15 +92,15 @@ pub(crate) fn obstacle(program: &Path) -> Option<String> {
             false => "built for another word size".to_owned(),
         });
     }
+    if elf.interp.is_none() {
+        return entering::obstacle(program, elf.go);
+    }
     if elf.go
-        && let Some(why) = golang::obstacle(program, elf.interp.is_some())
+        && let Some(why) = golang::obstacle(program)
     {
         return Some(why);
     }
-    match elf.interp {
-        None => Some("statically linked".to_owned()),
-        Some(_) => privileged(program),
-    }
+    privileged(program)
 }
 
 /// The loader drops LD_PRELOAD when exec raises privileges.

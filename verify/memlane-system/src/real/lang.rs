@@ -116,6 +116,12 @@ impl GoBuild<'_> {
         flags: &[],
     };
 
+    /// Static, as with `CGO_ENABLED=0`.
+    pub const STATIC: GoBuild<'static> = GoBuild {
+        cgo: false,
+        ..GoBuild::USUAL
+    };
+
     /// Compiles these files of `src/real/programs` into the program `name`.
     ///
     /// # Panics

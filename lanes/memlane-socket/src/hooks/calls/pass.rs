@@ -54,8 +54,8 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
 }
 
 /// Prepares an exec or spawn: connections that survive it go back to TCP, and unread bytes in their rings are handed
-/// over.
-pub fn before_exec(target: Target) -> Result<Option<Handoff>, UnreadInRing> {
+/// over. `is_entered`: the program will have this library although no loader comes to it.
+pub fn before_exec(target: Target, is_entered: bool) -> Result<Option<Handoff>, UnreadInRing> {
     let mut unread: [Option<&'static Conn>; handoff::MOST] = [None; handoff::MOST];
     let (mut count, mut too_many) = (0, false);
     let mut patience = Patience::fresh();
@@ -80,7 +80,7 @@ pub fn before_exec(target: Target) -> Result<Option<Handoff>, UnreadInRing> {
     let Some(first) = unread[0] else {
         return Ok(None);
     };
-    if too_many || !target.loads_us() {
+    if too_many || !(is_entered || target.loads_us()) {
         return Err(UnreadInRing);
     }
     let unread = unread.map(|conn| conn.unwrap_or(first));

@@ -42,24 +42,51 @@ pub struct Target {
     pub envp: *const *const u8,
 }
 
+/// The path of a library, with a zero at its end.
+#[derive(Debug)]
+pub struct LibraryPath([u8; PATH]);
+
+impl LibraryPath {
+    /// The path.
+    #[must_use]
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
+    }
+}
+
+/// What a file is that is about to be executed.
+enum Kind {
+    /// Its loader loads what LD_PRELOAD names.
+    Loaded,
+    /// It is a program without a loader.
+    Static(Fd),
+    /// Another loader, a program that gains rights, or no program at all.
+    Other,
+}
+
 impl Target {
-    /// Will the program load this library? `false` also if that cannot be found out.
+    /// Will the program's loader load this library? `false` also if that cannot be found out.
     pub fn loads_us(&self) -> bool {
-        if !env_loads_us(self.envp) {
-            return false;
+        library_in(self.envp).is_some() && matches!(self.kind(), Some(Kind::Loaded))
+    }
+
+    /// The program's file, and this library's as its environment names it, if no loader will come to the program.
+    pub fn without_loader(&self) -> Option<(Fd, LibraryPath)> {
+        let library = library_in(self.envp)?;
+        match self.kind()? {
+            Kind::Static(file) if library.0[0] == b'/' => Some((file, library)),
+            _ => None,
         }
-        match self.program {
-            Program::Path(path) => text(path)
-                .and_then(open)
-                .is_some_and(|f| file_loads_us(&f, 0)),
-            Program::Search(name) => search(name).is_some_and(|f| file_loads_us(&f, 0)),
-            Program::Open(n) => {
-                // SAFETY: the program's own descriptor, which stays open.
-                let file = core::mem::ManuallyDrop::new(unsafe { Fd::from_raw(n) });
-                file_loads_us(&file, 0)
-            }
-            Program::Shell => open(c"/bin/sh").is_some_and(|f| file_loads_us(&f, 0)),
-        }
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        let file = match self.program {
+            Program::Path(path) => text(path).and_then(open),
+            Program::Search(name) => search(name),
+            Program::Open(n) => fd::duplicate(n).ok(),
+            Program::Shell => open(c"/bin/sh"),
+        };
+        Some(kind_of(file?, 0))
     }
 }
 
@@ -72,8 +99,9 @@ fn open(path: &CStr) -> Option<Fd> {
     fd::open_read(path).ok()
 }
 
-fn env_loads_us(envp: *const *const u8) -> bool {
-    let (mut loads, mut disabled) = (false, false);
+/// This library, as an environment names it; `None`: it does not, or switches memlane off.
+fn library_in(envp: *const *const u8) -> Option<LibraryPath> {
+    let (mut library, mut disabled) = (None, false);
     let mut at = envp;
     while !at.is_null() {
         // SAFETY: the program's array, ended by a null pointer.
@@ -82,27 +110,25 @@ fn env_loads_us(envp: *const *const u8) -> bool {
         };
         let entry = entry.to_bytes();
         if let Some(list) = entry.strip_prefix(b"LD_PRELOAD=") {
-            loads = list.split(|b| b" :".contains(b)).any(is_our_library);
+            library = list.split(|b| b" :".contains(b)).find_map(our_library);
         } else if let Some(value) = entry.strip_prefix(b"MEMLANE_DISABLE=") {
             disabled = !value.is_empty() && value != b"0";
         }
         // SAFETY: the terminator has not been reached.
         at = unsafe { at.add(1) };
     }
-    loads && !disabled
+    library.filter(|_| !disabled)
 }
 
-/// Is this entry of LD_PRELOAD our library, and does the file exist? After a chroot it may not. For a bare name the
-/// answer is yes: the loader finds it.
-fn is_our_library(entry: &[u8]) -> bool {
+/// The path that this entry of LD_PRELOAD is, if it names this library and the file exists: after a chroot it may not. A bare
+/// name is taken as it is: the loader finds it.
+fn our_library(entry: &[u8]) -> Option<LibraryPath> {
     let mut path = [0u8; PATH];
-    let Some(place) = path.get_mut(..entry.len()) else {
-        return false;
-    };
-    place.copy_from_slice(entry);
-    entry.windows(LIBRARY.len()).any(|w| w == LIBRARY)
-        && (!entry.contains(&b'/')
-            || CStr::from_bytes_until_nul(&path).is_ok_and(|path| open(path).is_some()))
+    path.get_mut(..entry.len() + 1)?[..entry.len()].copy_from_slice(entry);
+    let path = LibraryPath(path);
+    let is_ours = entry.windows(LIBRARY.len()).any(|w| w == LIBRARY)
+        && (!entry.contains(&b'/') || open(path.as_c_str()).is_some());
+    is_ours.then_some(path)
 }
 
 /// The file that `execvp` would execute.
@@ -126,20 +152,25 @@ fn search(name: *const u8) -> Option<Fd> {
     })
 }
 
-fn file_loads_us(file: &Fd, depth: u32) -> bool {
+fn kind_of(file: Fd, depth: u32) -> Kind {
     let mut head = [0u8; LINE];
     let Ok(len) = fd::read_at(file.raw(), &mut head, 0) else {
-        return false;
+        return Kind::Other;
     };
     let head = head.get(..len).unwrap_or(&[]);
-    if is_privileged(file) {
-        return false;
+    if is_privileged(&file) {
+        return Kind::Other;
     }
     match head.strip_prefix(b"#!") {
-        Some(line) => {
-            depth < DEPTH && interpreter(line).is_some_and(|f| file_loads_us(&f, depth + 1))
+        Some(line) if depth < DEPTH => {
+            interpreter(line).map_or(Kind::Other, |f| kind_of(f, depth + 1))
         }
-        None => is_dynamic(file, head).unwrap_or(false),
+        Some(_) => Kind::Other,
+        None => match loader_of(&file, head) {
+            Some(Loader::Known) => Kind::Loaded,
+            Some(Loader::None) => Kind::Static(file),
+            Some(Loader::Other) | None => Kind::Other,
+        },
     }
 }
 
@@ -158,14 +189,22 @@ fn interpreter(line: &[u8]) -> Option<Fd> {
     open(CStr::from_bytes_until_nul(&path).ok()?)
 }
 
-/// Is it an ELF program for this machine that asks for the dynamic loader of glibc or of musl? Programs with another loader
-/// load the library too, but there it passes every call on.
-fn is_dynamic(file: &Fd, head: &[u8]) -> Option<bool> {
+/// The dynamic loader that a program asks for.
+enum Loader {
+    /// That of glibc or of musl.
+    Known,
+    /// Another one. It loads the library too, but there that passes every call on.
+    Other,
+    None,
+}
+
+/// `None`: it is no ELF program for this machine.
+fn loader_of(file: &Fd, head: &[u8]) -> Option<Loader> {
     let word = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
     // 64-bit, little-endian (Elf64_Ehdr, elf(5)).
     if head.get(..6)? != b"\x7fELF\x02\x01" || word(18)? != MACHINE {
-        return Some(false);
+        return None;
     }
     let (table, size, count) = (long(32)?, u64::from(word(54)?), u64::from(word(56)?));
     for i in 0..count.min(HEADERS) {
@@ -176,10 +215,13 @@ fn is_dynamic(file: &Fd, head: &[u8]) -> Option<bool> {
             && header[..4] == PT_INTERP.to_le_bytes()
         {
             let name = u64::from_le_bytes(header[8..].try_into().ok()?);
-            return Some(is_known_loader(file, name));
+            return Some(match is_known_loader(file, name) {
+                true => Loader::Known,
+                false => Loader::Other,
+            });
         }
     }
-    Some(false)
+    Some(Loader::None)
 }
 
 /// Does the file name a loader of glibc (`ld-linux-x86-64.so.2`, `ld-linux-aarch64.so.1`) or of musl (`ld-musl-x86_64.so.1`,

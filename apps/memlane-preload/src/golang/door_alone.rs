@@ -1,0 +1,197 @@
+//! The door of a static Go program: what its `Syscall6` jumps to.
+//!
+//! The program has no libc, and FS is Go's. A call that may concern a connection is served on a stack of the library's, with
+//! FS pointing to thread-local memory of the library's. If a signal interrupts it, Go's handler runs with that FS, and finds
+//! the goroutine where it looks for it: 8 bytes below.
+
+use super::door::{lead, serve};
+use super::served::{NUMBERS, SERVED};
+use super::stack::{BLOCK_AT, DEPTH, GUARD, ROOM, SIZE, Stack};
+use crate::alone::thread::{BLOCKS, Block, GOROUTINE_AT, LIVE, TAKEN, TCB_AT, settle};
+use core::mem::offset_of;
+
+/// Makes the function at `at` jump here; `false`: the system does not allow it, and nothing has changed.
+///
+/// The program's one thread is this one, and it has not begun to run Go.
+pub(super) fn open(at: usize) -> bool {
+    lead(at, door)
+}
+
+/// Answers like `Syscall6`, with its registers. R14, RBP, RSP, X15 and FS must be on return what they were; no other register
+/// is the caller's. The stack must not be used, beyond what a call instruction takes.
+#[unsafe(naked)]
+unsafe extern "C" fn door() {
+    core::arch::naked_asm!(
+        "cmp rax, {numbers}",
+        "jae 3f",
+        "lea r10, [rip + {served}]",
+        "cmp byte ptr [r10 + rax], 0",
+        "je 3f",
+        // The thread's block. One that GS has only inherited has another owner.
+        "rdgsbase r10",
+        "rdfsbase r12",
+        "test r10, r10",
+        "jz 5f",
+        "cmp dword ptr [r10 + {state}], {live}",
+        "jne 5f",
+        "cmp r12, qword ptr [r10 + {owner}]",
+        "jne 4f",
+        "2:",
+        "mov r11, qword ptr [r10 + {depth}]",
+        "cmp r11, {most}",
+        "jae 9f",
+        "inc qword ptr [r10 + {depth}]",
+        "mov r13, rsp",
+        "imul r11, r11, {room}",
+        "mov r15, r10",
+        "sub r15, r11",
+        "mov rsp, r15",
+        "sub rsp, {arguments}",
+        "mov qword ptr [rsp], rbx",
+        "mov qword ptr [rsp + 8], rcx",
+        "mov qword ptr [rsp + 16], rdi",
+        "mov qword ptr [rsp + 24], rsi",
+        "mov qword ptr [rsp + 32], r8",
+        "mov qword ptr [rsp + 40], r9",
+        // The goroutine, and then FS: a signal may come between them.
+        "mov r11, qword ptr fs:[-8]",
+        "mov qword ptr [r10 + {goroutine}], r11",
+        "lea r11, [r10 + {tcb}]",
+        "wrfsbase r11",
+        "mov rdi, rax",
+        "mov rsi, rsp",
+        "mov rdx, r10",
+        // The C ABI preserves RBX, R12 and R13.
+        "mov rbx, r10",
+        "call {serve}",
+        "wrfsbase r12",
+        "mov rsp, r13",
+        "dec qword ptr [rbx + {depth}]",
+        "xorps xmm15, xmm15",
+        "xor edx, edx",
+        "jmp 6f",
+        // The call itself, as Go's function makes it.
+        "3:",
+        "mov r10, rsi",
+        "mov rdx, rdi",
+        "mov rsi, rcx",
+        "mov rdi, rbx",
+        "syscall",
+        "6:",
+        "cmp rax, -4095",
+        "ja 7f",
+        "mov rbx, rdx",
+        "xor ecx, ecx",
+        "ret",
+        "7:",
+        "neg rax",
+        "mov rcx, rax",
+        "mov rax, -1",
+        "xor ebx, ebx",
+        "ret",
+        // A handler that has interrupted a call, with the library's FS?
+        "4:",
+        "lea r11, [r10 + {tcb}]",
+        "cmp r12, r11",
+        "je 2b",
+        // The first call of this thread. R12: its FS. It takes the block of a thread that has ended, or makes one. The kernel
+        // preserves all registers but three.
+        "5:",
+        "movq xmm0, rax",
+        "movq xmm1, rcx",
+        "movq xmm2, rdi",
+        "movq xmm3, rsi",
+        "movq xmm4, r8",
+        "movq xmm5, r9",
+        "mov r13, qword ptr [rip + {blocks}]",
+        "20:",
+        "test r13, r13",
+        "jz 22f",
+        "xor eax, eax",
+        "mov ecx, {taken}",
+        "lock cmpxchg dword ptr [r13 + {state}], ecx",
+        "je 21f",
+        "mov r13, qword ptr [r13 + {next}]",
+        "jmp 20b",
+        "21:",
+        "xor edx, edx",
+        "jmp 23f",
+        "22:",
+        "mov eax, {mmap}",
+        "xor edi, edi",
+        "mov esi, {size}",
+        "mov edx, {rights}",
+        "mov r10d, {kind}",
+        "mov r8, -1",
+        "xor r9d, r9d",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 6b",
+        "lea r13, [rax + {block}]",
+        "mov rdi, rax",
+        "mov eax, {mprotect}",
+        "mov esi, {guard}",
+        "xor edx, edx",
+        "syscall",
+        "mov edx, 1",
+        // On the new stack, with Go's FS: `settle` uses no thread-local memory. XMM registers are the C ABI's to change.
+        "23:",
+        "mov r15, rsp",
+        "mov rsp, r13",
+        "sub rsp, 64",
+        "movq qword ptr [rsp], xmm0",
+        "movq qword ptr [rsp + 8], xmm1",
+        "movq qword ptr [rsp + 16], xmm2",
+        "movq qword ptr [rsp + 24], xmm3",
+        "movq qword ptr [rsp + 32], xmm4",
+        "movq qword ptr [rsp + 40], xmm5",
+        "mov rdi, r13",
+        "mov rsi, r12",
+        "push rbx",
+        "push rbx",
+        "call {settle}",
+        "pop rbx",
+        "pop rbx",
+        "mov rax, qword ptr [rsp]",
+        "mov rcx, qword ptr [rsp + 8]",
+        "mov rdi, qword ptr [rsp + 16]",
+        "mov rsi, qword ptr [rsp + 24]",
+        "mov r8, qword ptr [rsp + 32]",
+        "mov r9, qword ptr [rsp + 40]",
+        "mov rsp, r15",
+        "wrgsbase r13",
+        "mov r10, r13",
+        "jmp 2b",
+        // No stack is left.
+        "9:",
+        "mov rax, {no_memory}",
+        "jmp 6b",
+        numbers = const NUMBERS,
+        served = sym SERVED,
+        state = const offset_of!(Block, state),
+        live = const LIVE,
+        taken = const TAKEN,
+        owner = const offset_of!(Block, owner),
+        next = const offset_of!(Block, next),
+        depth = const offset_of!(Block, stack) + offset_of!(Stack, depth),
+        goroutine = const GOROUTINE_AT,
+        tcb = const TCB_AT,
+        most = const DEPTH,
+        room = const ROOM,
+        arguments = const size_of::<[usize; 6]>(),
+        serve = sym serve,
+        settle = sym settle,
+        blocks = sym BLOCKS,
+        mmap = const libc::SYS_mmap,
+        size = const SIZE,
+        rights = const libc::PROT_READ | libc::PROT_WRITE,
+        kind = const libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK,
+        mprotect = const libc::SYS_mprotect,
+        guard = const GUARD,
+        block = const BLOCK_AT,
+        no_memory = const -libc::ENOMEM,
+    )
+}
+
+/// `serve` gets the block as its stack.
+const _: () = assert!(offset_of!(Block, stack) == 0);

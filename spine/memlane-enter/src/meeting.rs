@@ -1,0 +1,252 @@
+//! The process that will execute the program, and its helper, agree here.
+
+use crate::helper;
+use crate::obstacle::Obstacle;
+use crate::program;
+use core::ffi::CStr;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use memlane_sys::fd::{self, Fd};
+use memlane_sys::mem::{self, PAGE};
+use memlane_sys::{Errno, futex, proc};
+
+/// Memory of the helper: the meeting, and its stack above.
+const MEMORY: usize = 64 * 1024;
+const _: () = assert!(size_of::<Meeting>().next_multiple_of(PAGE) < MEMORY / 2);
+/// The longest path of the library.
+const PATH: usize = 4096;
+/// `AT_HWCAP2`, and its bit for the instructions that read and write FS and GS (`asm/hwcap2.h`).
+const AT_HWCAP2: u64 = 26;
+const HWCAP2_FSGSBASE: u64 = 2;
+/// How long the process sleeps before it looks whether the helper still lives.
+const LOOK_AFTER_US: u64 = 50_000;
+
+/// Words that both write. Each waits for the other's.
+pub(crate) struct Meeting {
+    /// One of the states below. The helper changes `STARTED` to any other, the process changes `FORBIDDEN` to `ALLOWED`; who
+    /// changes it stores with release order, and who acts on it loads with acquire order.
+    state: AtomicU32,
+    /// Written by the helper before `REFUSED`.
+    error: AtomicI32,
+    /// Written before the helper starts, and by nobody after.
+    pub(crate) process: i32,
+    pub(crate) instruction: usize,
+    pub(crate) identity: fd::Stat,
+    library: [u8; PATH],
+}
+
+/// The helper is at work.
+const STARTED: u32 = 0;
+/// The process may execute the program.
+const READY: u32 = 1;
+/// The helper has ended, or is about to; `error` says why.
+const REFUSED: u32 = 2;
+/// The kernel does not let the helper trace the process, which may allow it.
+const FORBIDDEN: u32 = 3;
+/// The process has done so.
+const ALLOWED: u32 = 4;
+
+/// A helper that waits for the exec. If the exec fails, dropping this ends the helper.
+#[derive(Debug)]
+pub struct Arranged {
+    helper: i32,
+    memory: NonNull<u8>,
+}
+
+impl Drop for Arranged {
+    fn drop(&mut self) {
+        proc::kill(self.helper);
+        self.end();
+    }
+}
+
+impl Arranged {
+    fn end(&self) {
+        proc::reap(self.helper);
+        // SAFETY: the whole mapping, whose only other user has ended.
+        unsafe { mem::unmap(self.memory, MEMORY) };
+    }
+}
+
+/// Why a program cannot be entered, as far as its file and this machine tell; `None`: it can.
+#[must_use]
+pub fn obstacle_of(program: &Fd) -> Option<Obstacle> {
+    examine(program).err()
+}
+
+fn examine(program: &Fd) -> Result<(usize, fd::Stat), Obstacle> {
+    let identity = fd::stat(program.raw()).map_err(by_system)?;
+    let gains_rights = identity.mode & (libc::S_ISUID | libc::S_ISGID) != 0
+        || fd::has_attribute(program.raw(), c"security.capability");
+    let file = View::of(program, identity.size).ok_or(Obstacle::Other)?;
+    let instruction = program::system_call_of(file.bytes())?;
+    if gains_rights {
+        return Err(Obstacle::Privileged);
+    }
+    if !has_bases() {
+        return Err(Obstacle::NoBases);
+    }
+    Ok((instruction, identity))
+}
+
+/// Prepares for the exec of `program`: the library at `library`, an absolute path, will be put into it.
+///
+/// The caller then executes that file in this thread, and drops the result if that fails.
+///
+/// # Errors
+/// The program cannot be entered. It can be executed nevertheless.
+pub fn arrange(program: &Fd, library: &CStr) -> Result<Arranged, Obstacle> {
+    let (instruction, identity) = examine(program)?;
+    let memory = mem::map_anon(MEMORY, false).map_err(by_system)?;
+    let at = memory.cast::<Meeting>();
+    let mut path = [0; PATH];
+    let text = library.to_bytes_with_nul();
+    path.get_mut(..text.len())
+        .ok_or(Obstacle::Library)?
+        .copy_from_slice(text);
+    let meeting = Meeting {
+        state: AtomicU32::new(STARTED),
+        error: AtomicI32::new(0),
+        process: proc::tid(),
+        instruction,
+        identity,
+        library: path,
+    };
+    // SAFETY: fresh memory that is aligned and large enough (asserted above).
+    unsafe { at.write(meeting) };
+    let arranged = start(memory)?;
+    // SAFETY: written above. Both processes only read it, but for its atomic words, and it stays until the helper has ended.
+    let meeting = unsafe { at.as_ref() };
+    match agree(meeting, arranged.helper) {
+        Ok(()) => Ok(arranged),
+        Err(obstacle) => Err(obstacle),
+    }
+}
+
+/// Starts the helper with all signals blocked: it shares the terminal with the process, and must not be ended by what is
+/// meant for that.
+fn start(memory: NonNull<u8>) -> Result<Arranged, Obstacle> {
+    let mask = proc::block_signals();
+    // SAFETY: the memory is the helper's alone but for the meeting, and is unmapped after it has ended.
+    let helper = unsafe {
+        let stack_end = memory.as_ptr().add(MEMORY);
+        proc::clone_sharing(stack_end, helper::run, memory.as_ptr().cast())
+    };
+    proc::restore_signals(mask);
+    match helper {
+        Ok(helper) => Ok(Arranged { helper, memory }),
+        Err(error) => {
+            // SAFETY: the whole mapping, which nobody uses.
+            unsafe { mem::unmap(memory, MEMORY) };
+            Err(by_system(error))
+        }
+    }
+}
+
+fn agree(meeting: &Meeting, helper: i32) -> Result<(), Obstacle> {
+    loop {
+        match meeting.state.load(Ordering::Acquire) {
+            READY => return Ok(()),
+            REFUSED => return Err(Obstacle::System(meeting.error.load(Ordering::Relaxed))),
+            FORBIDDEN => {
+                proc::allow_tracer(helper);
+                meeting.tell(ALLOWED);
+            }
+            state if !proc::has_ended(helper) => {
+                let _ = futex::wait(&meeting.state, state, LOOK_AFTER_US);
+            }
+            // It may have said so just before.
+            _ if meeting.state.load(Ordering::Acquire) == READY => return Ok(()),
+            _ => return Err(Obstacle::System(libc::ESRCH)),
+        }
+    }
+}
+
+impl Meeting {
+    fn tell(&self, state: u32) {
+        self.state.store(state, Ordering::Release);
+        let _ = futex::wake(&self.state);
+    }
+
+    /// Says that the process may execute the program.
+    pub(crate) fn be_ready(&self) {
+        self.tell(READY);
+    }
+
+    /// Says that it cannot be helped.
+    pub(crate) fn refuse(&self, error: Errno) {
+        self.error.store(error.0, Ordering::Relaxed);
+        self.tell(REFUSED);
+    }
+
+    /// Asks to be allowed to trace the process, and waits for that.
+    pub(crate) fn ask(&self) {
+        self.tell(FORBIDDEN);
+        while self.state.load(Ordering::Acquire) == FORBIDDEN {
+            let _ = futex::wait(&self.state, FORBIDDEN, LOOK_AFTER_US);
+            if !proc::alive(self.process) {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn library(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.library).unwrap_or(c"")
+    }
+}
+
+/// Ends the helper that runs on this memory.
+///
+/// # Safety
+/// The process has executed the program or has ended, so nobody will look at the memory again.
+pub(crate) unsafe fn vanish(meeting: &Meeting) -> ! {
+    // SAFETY: the meeting lies at the beginning of the mapping, which is the caller's alone.
+    unsafe { proc::unmap_and_exit(core::ptr::from_ref(meeting).cast_mut().cast(), MEMORY) }
+}
+
+fn by_system(error: Errno) -> Obstacle {
+    Obstacle::System(error.0)
+}
+
+/// May programs read and write FS and GS?
+fn has_bases() -> bool {
+    let mut vector = [0u8; 1024];
+    let len = fd::read_file(c"/proc/self/auxv", &mut vector).unwrap_or(0);
+    let word = |pair: &[u8], at: usize| {
+        let word = pair.get(at..at + 8).and_then(|word| word.try_into().ok());
+        word.map(u64::from_ne_bytes)
+    };
+    let mut pairs = vector[..len].chunks_exact(16);
+    pairs.any(|pair| {
+        word(pair, 0) == Some(AT_HWCAP2)
+            && word(pair, 8).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0)
+    })
+}
+
+/// A file that is mapped for reading. Whoever writes to it meanwhile changes what is read: each fact is checked where it is
+/// read, and a file that becomes shorter ends only the reader.
+pub(crate) struct View {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+impl View {
+    pub(crate) fn of(file: &Fd, size: u64) -> Option<View> {
+        let len = usize::try_from(size).ok().filter(|&len| len > 0)?;
+        let at = mem::map_file(file.raw(), len).ok()?;
+        Some(View { at, len })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for this length as long as `self` lives. The kernel refuses to write to the file of a program that
+        // runs; what else is written to it can only be read as other bytes.
+        unsafe { core::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping; `bytes` borrows from `self`.
+        unsafe { mem::unmap(self.at, self.len) };
+    }
+}

@@ -1,0 +1,49 @@
+//! Why a program is not entered.
+
+use core::fmt;
+
+/// Why a program is not entered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Obstacle {
+    /// It is no static program for amd64, or begins with other code than Go's.
+    Other,
+    /// It has no record of the release that built it.
+    NoRecord,
+    /// The library does not know the release.
+    Release,
+    /// The function for system calls is there as often as this.
+    Times(usize),
+    /// It gains rights when it is executed.
+    Privileged,
+    /// The processor or the kernel has no instructions for FS and GS (`FSGSBASE`; Linux 5.9).
+    NoBases,
+    /// The library cannot be put into it.
+    Library,
+    /// The system does not allow this process to be traced, or not enough memory or processes.
+    System(i32),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::Other => f.write_str("statically linked"),
+            Obstacle::NoRecord => f.write_str("a Go program without a record of its release"),
+            Obstacle::Release => f.write_str("built by a Go release that memlane does not know"),
+            Obstacle::Times(times) => write!(
+                f,
+                "a Go program that has the function for system calls {times} times instead of once"
+            ),
+            Obstacle::Privileged => f.write_str("a static program that gains rights"),
+            Obstacle::NoBases => f.write_str(
+                "a static Go program, and this processor or kernel lacks FSGSBASE (Linux 5.9)",
+            ),
+            Obstacle::Library => {
+                f.write_str("a static Go program, and the library does not suit it")
+            }
+            Obstacle::System(error) => write!(
+                f,
+                "a static Go program, and the system does not let memlane into it (ptrace: error {error})"
+            ),
+        }
+    }
+}
