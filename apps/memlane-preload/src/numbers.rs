@@ -3,6 +3,7 @@
 //! Each number goes to the body of the function of its name. Where that body may
 //! have to sleep, it sleeps in the very call that the program made.
 
+use crate::bodies;
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{
     epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, sockaddr, socklen_t,
@@ -75,8 +76,8 @@ fn bytes(number: i64, a: Args) -> Option<isize> {
         libc::SYS_write => io::write(fd, from, a[2]),
         libc::SYS_readv => io::readv(fd, list, count),
         libc::SYS_writev => io::writev(fd, list, count),
-        libc::SYS_preadv2 => crate::preadv2_body(fd, list, count, a[3] as i64, as_fd(a[5])),
-        libc::SYS_pwritev2 => crate::pwritev2_body(fd, list, count, a[3] as i64, as_fd(a[5])),
+        libc::SYS_preadv2 => bodies::preadv2_body(fd, list, count, a[3] as i64, as_fd(a[5])),
+        libc::SYS_pwritev2 => bodies::pwritev2_body(fd, list, count, a[3] as i64, as_fd(a[5])),
         libc::SYS_recvfrom => {
             let (addr, len) = (a[4] as *mut sockaddr, a[5] as *mut socklen_t);
             io::recvfrom(fd, into, a[2], as_fd(a[3]), addr, len)
@@ -180,16 +181,16 @@ fn sets(nr: usize, a: Args) -> Option<c_int> {
         })
     };
     Some(match nr as i64 {
-        libc::SYS_epoll_create1 => crate::new_epoll(real(nr, a) as c_int),
+        libc::SYS_epoll_create1 => bodies::new_epoll(real(nr, a) as c_int),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_epoll_create => crate::new_epoll(real(nr, a) as c_int),
+        libc::SYS_epoll_create => bodies::new_epoll(real(nr, a) as c_int),
         libc::SYS_epoll_ctl => epoll::ctl(ep, as_fd(a[1]), max, a[3] as *mut epoll_event),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => wait(core::ptr::null()),
         libc::SYS_epoll_pwait => wait(a[4] as *const sigset_t),
         libc::SYS_epoll_pwait2 => {
             let (limit, mask) = (a[3] as *const timespec, a[4] as *const sigset_t);
-            crate::pwait2_body(ep, events, max, limit, mask)
+            bodies::pwait2_body(ep, events, max, limit, mask)
         }
         _ => return None,
     })

@@ -5,11 +5,13 @@
 //! do so without a descriptor number and with other rules for errors: see
 //! `stdio_musl`.
 
-use crate::{is_musl, stdio_musl};
+use crate::c_library::is_musl;
+use crate::stdio_musl;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{size_t, ssize_t};
 use memlane_socket::hooks::calls::{io, life};
 use memlane_socket::real;
+use memlane_socket::state::process;
 
 /// `cookie_io_functions_t` of stdio.h.
 #[repr(C)]
@@ -97,7 +99,7 @@ pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *m
             return core::ptr::null_mut();
         }
         if !path.is_null() {
-            crate::end_stream(fd, stream);
+            end(fd, stream);
         }
     }
     match real::freopen() {
@@ -124,4 +126,15 @@ pub(crate) fn cover_stdin() {
             unsafe { stdin = stream };
         }
     }
+}
+
+/// Ends a connection before stdio closes or replaces its descriptor.
+pub(crate) fn end(fd: c_int, stream: *mut c_void) {
+    unsafe extern "C" {
+        fn fflush(stream: *mut c_void) -> c_int;
+    }
+    // SAFETY: the program's stream, open as `fileno` showed. Its buffer is flushed before the close is prepared.
+    unsafe { fflush(stream) };
+    life::before_close(fd);
+    process::forget(fd);
 }

@@ -5,6 +5,10 @@ use core::ffi::CStr;
 use memlane_sys::fd::Fd;
 
 /// Nobody has one.
+#[derive(Clone, Copy, Debug)]
+pub enum Examined {}
+
+/// Nobody has one.
 #[derive(Debug)]
 pub enum Arranged {}
 
@@ -12,12 +16,14 @@ pub enum Arranged {}
 ///
 /// # Errors
 /// Always.
-pub fn arrange(_: &Fd, _: &CStr) -> Result<Arranged, Obstacle> {
+pub fn examine(_: &Fd) -> Result<Examined, Obstacle> {
     Err(Obstacle::Other)
 }
 
-/// Says that the program cannot be entered.
-#[must_use]
-pub fn obstacle_of(_: &Fd) -> Option<Obstacle> {
-    Some(Obstacle::Other)
+/// Prepares for the exec of a program, of which there is none.
+///
+/// # Errors
+/// None.
+pub fn arrange(program: Examined, _: &CStr) -> Result<Arranged, Obstacle> {
+    match program {}
 }

@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn run(meeting: *mut c_void) -> ! {
 fn prepare(meeting: &Meeting) -> Result<Library> {
     let file = fd::open_read(meeting.library())?;
     let size = fd::stat(file.raw())?.size;
-    let view = View::of(&file, size).ok_or(Errno::INVAL)?;
+    let view = View::of_code(&file, size)?;
     let library = Library::read(view.bytes()).ok_or(Errno(libc::ENOEXEC))?;
     match ptrace::seize(meeting.process) {
         Err(Errno(libc::EPERM)) => {
@@ -68,14 +68,7 @@ fn wait_for_exec() -> Option<i32> {
 /// Puts the library into the program, if it is the one that was examined.
 fn enter(pid: i32, meeting: &Meeting, library: &Library) -> Result<()> {
     let program = open_program(pid)?;
-    let identity = fd::stat(program.raw())?;
-    if (identity.dev, identity.ino, identity.size)
-        != (
-            meeting.identity.dev,
-            meeting.identity.ino,
-            meeting.identity.size,
-        )
-    {
+    if !meeting.is_examined(fd::stat(program.raw())?) {
         return Ok(());
     }
     let mask = ptrace::block_signals(pid)?;
@@ -85,7 +78,7 @@ fn enter(pid: i32, meeting: &Meeting, library: &Library) -> Result<()> {
 }
 
 fn put(pid: i32, meeting: &Meeting, library: &Library) -> Result<()> {
-    let remote = Remote::new(pid, meeting.instruction)?;
+    let remote = Remote::new(pid, meeting.instruction())?;
     let done = remote.enter(library, meeting.library(), proc::pid());
     if done.is_err() {
         remote.leave_alone()?;

@@ -1,7 +1,7 @@
 //! Puts a library into a static Go program when it is executed.
 //!
 //! No loader comes to such a program, so nothing can be preloaded. The process that is about to execute it calls
-//! [`arrange`], which starts a *helper*. The helper traces the process, waits for the exec, maps the library into the new
+//! [`examine`], and then [`arrange`], which starts a *helper*. The helper traces the process, waits for the exec, maps the library into the new
 //! program, lets the program begin in the library instead of at its own first instruction, and ends. The program's file is
 //! not changed, and `/proc/PID/exe` is the program. [0031](../../../docs/decisions/0031-static-go.md) has the reasons.
 //!
@@ -33,7 +33,7 @@ pub use obstacle::Obstacle;
 #[cfg(not(target_arch = "x86_64"))]
 mod elsewhere;
 #[cfg(not(target_arch = "x86_64"))]
-pub use elsewhere::{Arranged, arrange, obstacle_of};
+pub use elsewhere::{Arranged, Examined, arrange, examine};
 
 #[cfg(target_arch = "x86_64")]
-pub use meeting::{Arranged, arrange, obstacle_of};
+pub use meeting::{Arranged, Examined, arrange, examine};

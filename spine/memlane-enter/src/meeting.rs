@@ -30,8 +30,7 @@ pub(crate) struct Meeting {
     error: AtomicI32,
     /// Written before the helper starts, and by nobody after.
     pub(crate) process: i32,
-    pub(crate) instruction: usize,
-    pub(crate) identity: fd::Stat,
+    program: Examined,
     library: [u8; PATH],
 }
 
@@ -68,17 +67,23 @@ impl Arranged {
     }
 }
 
-/// Why a program cannot be entered, as far as its file and this machine tell; `None`: it can.
-#[must_use]
-pub fn obstacle_of(program: &Fd) -> Option<Obstacle> {
-    examine(program).err()
+/// A program's file that was examined, and is one that can be entered.
+#[derive(Clone, Copy, Debug)]
+pub struct Examined {
+    /// Address of a system call instruction.
+    instruction: usize,
+    identity: fd::Stat,
 }
 
-fn examine(program: &Fd) -> Result<(usize, fd::Stat), Obstacle> {
+/// Looks whether a program can be entered, as far as its file and this machine tell.
+///
+/// # Errors
+/// It cannot.
+pub fn examine(program: &Fd) -> Result<Examined, Obstacle> {
     let identity = fd::stat(program.raw()).map_err(by_system)?;
     let gains_rights = identity.mode & (libc::S_ISUID | libc::S_ISGID) != 0
         || fd::has_attribute(program.raw(), c"security.capability");
-    let file = View::of(program, identity.size).ok_or(Obstacle::Other)?;
+    let file = View::of(program, identity.size).map_err(|_| Obstacle::Other)?;
     let instruction = program::system_call_of(file.bytes())?;
     if gains_rights {
         return Err(Obstacle::Privileged);
@@ -86,41 +91,42 @@ fn examine(program: &Fd) -> Result<(usize, fd::Stat), Obstacle> {
     if !has_bases() {
         return Err(Obstacle::NoBases);
     }
-    Ok((instruction, identity))
+    Ok(Examined {
+        instruction,
+        identity,
+    })
 }
 
-/// Prepares for the exec of `program`: the library at `library`, an absolute path, will be put into it.
+/// Prepares for the exec of a program: the library at `library`, an absolute path, will be put into it.
 ///
-/// The caller then executes that file in this thread, and drops the result if that fails.
+/// The caller then executes the file that was examined, in this thread, and drops the result if that fails.
 ///
 /// # Errors
 /// The program cannot be entered. It can be executed nevertheless.
-pub fn arrange(program: &Fd, library: &CStr) -> Result<Arranged, Obstacle> {
-    let (instruction, identity) = examine(program)?;
+pub fn arrange(program: Examined, library: &CStr) -> Result<Arranged, Obstacle> {
+    let library = copy(library).ok_or(Obstacle::Library)?;
     let memory = mem::map_anon(MEMORY, false).map_err(by_system)?;
     let at = memory.cast::<Meeting>();
-    let mut path = [0; PATH];
-    let text = library.to_bytes_with_nul();
-    path.get_mut(..text.len())
-        .ok_or(Obstacle::Library)?
-        .copy_from_slice(text);
     let meeting = Meeting {
         state: AtomicU32::new(STARTED),
         error: AtomicI32::new(0),
         process: proc::tid(),
-        instruction,
-        identity,
-        library: path,
+        program,
+        library,
     };
     // SAFETY: fresh memory that is aligned and large enough (asserted above).
     unsafe { at.write(meeting) };
     let arranged = start(memory)?;
     // SAFETY: written above. Both processes only read it, but for its atomic words, and it stays until the helper has ended.
     let meeting = unsafe { at.as_ref() };
-    match agree(meeting, arranged.helper) {
-        Ok(()) => Ok(arranged),
-        Err(obstacle) => Err(obstacle),
-    }
+    agree(meeting, arranged.helper).map(|()| arranged)
+}
+
+fn copy(path: &CStr) -> Option<[u8; PATH]> {
+    let mut copy = [0; PATH];
+    let text = path.to_bytes_with_nul();
+    copy.get_mut(..text.len())?.copy_from_slice(text);
+    Some(copy)
 }
 
 /// Starts the helper with all signals blocked: it shares the terminal with the process, and must not be ended by what is
@@ -190,6 +196,17 @@ impl Meeting {
         }
     }
 
+    /// Is this the file that was examined?
+    pub(crate) fn is_examined(&self, file: fd::Stat) -> bool {
+        let it = &self.program.identity;
+        (file.dev, file.ino, file.size) == (it.dev, it.ino, it.size)
+    }
+
+    /// The address of a system call instruction in the program.
+    pub(crate) fn instruction(&self) -> usize {
+        self.program.instruction
+    }
+
     pub(crate) fn library(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.library).unwrap_or(c"")
     }
@@ -231,10 +248,19 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn of(file: &Fd, size: u64) -> Option<View> {
-        let len = usize::try_from(size).ok().filter(|&len| len > 0)?;
-        let at = mem::map_file(file.raw(), len).ok()?;
-        Some(View { at, len })
+    pub(crate) fn of(file: &Fd, size: u64) -> Result<View, Errno> {
+        View::map(file, size, false)
+    }
+
+    /// The same of a file whose code may be executed.
+    pub(crate) fn of_code(file: &Fd, size: u64) -> Result<View, Errno> {
+        View::map(file, size, true)
+    }
+
+    fn map(file: &Fd, size: u64, executable: bool) -> Result<View, Errno> {
+        let len = usize::try_from(size).map_err(|_| Errno(libc::EFBIG))?;
+        let at = mem::map_file(file.raw(), len, executable)?;
+        Ok(View { at, len })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

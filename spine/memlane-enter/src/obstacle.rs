@@ -17,9 +17,10 @@ pub enum Obstacle {
     Privileged,
     /// The processor or the kernel has no instructions for FS and GS (`FSGSBASE`; Linux 5.9).
     NoBases,
-    /// The library cannot be put into it.
+    /// The library's path is too long.
     Library,
-    /// The system does not allow this process to be traced, or not enough memory or processes.
+    /// The system does not allow this process to be traced, or the library to be executed, or has no memory or processes
+    /// left. The error number.
     System(i32),
 }
 
@@ -38,11 +39,11 @@ impl fmt::Display for Obstacle {
                 "a static Go program, and this processor or kernel lacks FSGSBASE (Linux 5.9)",
             ),
             Obstacle::Library => {
-                f.write_str("a static Go program, and the library does not suit it")
+                f.write_str("a static Go program, and the library's path is too long")
             }
             Obstacle::System(error) => write!(
                 f,
-                "a static Go program, and the system does not let memlane into it (ptrace: error {error})"
+                "a static Go program, and the system does not let memlane into it (error {error} of ptrace or mmap)"
             ),
         }
     }

@@ -180,9 +180,13 @@ pub unsafe fn populate(at: NonNull<u8>, len: usize) -> Result<()> {
     .map(|_| ())
 }
 
-/// Maps the first `len` bytes of a file for reading.
-pub fn map_file(fd: i32, len: usize) -> Result<NonNull<u8>> {
-    let (rights, kind) = (libc::PROT_READ, libc::MAP_PRIVATE);
+/// Maps the first `len` bytes of a file for reading; `executable`: as code, too, which a file system may forbid (`noexec`).
+pub fn map_file(fd: i32, len: usize, executable: bool) -> Result<NonNull<u8>> {
+    let kind = libc::MAP_PRIVATE;
+    let rights = match executable {
+        true => libc::PROT_READ | libc::PROT_EXEC,
+        false => libc::PROT_READ,
+    };
     // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
     let addr = unsafe { syscall!(libc::SYS_mmap, 0, len, rights, kind, fd, 0) }?;
     NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)

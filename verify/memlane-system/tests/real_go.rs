@@ -461,6 +461,122 @@ fn a_program_that_can_load_plugins_or_has_threads_of_its_own_stays_on_tcp() {
     must_stay_on_tcp(&story, &program, "without libc's threads");
 }
 
+/// Runs it after a filter that refuses every `ptrace`, as a container's might.
+const WITHOUT_PTRACE: &str = "import ctypes, os, struct, sys\n\
+    libc = ctypes.CDLL(None, use_errno=True)\n\
+    steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 101), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7fff0000)]\n\
+    code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps))\n\
+    filter = struct.pack('HxxxxxxP', len(steps), ctypes.addressof(code))\n\
+    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.c_char_p(filter), 0, 0):\n\
+    \x20   sys.exit('prctl: %d' % ctypes.get_errno())\n\
+    os.execv(sys.argv[1], sys.argv[1:])\n";
+
+#[test]
+fn a_static_program_works_where_no_process_may_be_traced() {
+    let Some(story) = Story::new("go-no-ptrace", &["go", "python3"]) else {
+        return;
+    };
+    let program = GoBuild::STATIC.build(&story, &["echo.go"], "echo");
+    let load = Load {
+        connections: 2,
+        rounds: 200,
+        most: 3000,
+    };
+    story.in_each_mode(|stage| {
+        let run = |role: &str| {
+            let mut command = stage.command("python3");
+            command.args(["-c", WITHOUT_PTRACE]).arg(&program).arg(role);
+            command
+        };
+        let server = EchoServer::start(stage, run("server"), &[]);
+        let done = echo(stage, run("client"), server.port, load, &[]);
+        done.lane.must_stay_on_tcp(&[]);
+        server.finish().must_stay_on_tcp(&[]);
+    });
+    let Some(memlane) = Built::find().memlane else {
+        return;
+    };
+    let mut run = Command::new("python3");
+    run.args(["-c", WITHOUT_PTRACE]).arg(memlane).arg("run");
+    let out = run.arg(&program).output().expect("python3");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("does not let memlane into it"), "{said}");
+}
+
+/// A library that may not be executed, on a file system that is mounted `noexec`.
+#[test]
+fn a_static_program_works_where_the_library_may_not_be_executed() {
+    let Some(story) = Story::new("go-noexec", &["go"]) else {
+        return;
+    };
+    let Some(memlane) = Built::find().memlane else {
+        return;
+    };
+    let program = GoBuild::STATIC.build(&story, &["echo.go"], "echo");
+    let dir = story.dir().join("noexec");
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "noexec", "none"])
+        .arg(&dir)
+        .status();
+    if !mount.is_ok_and(|status| status.success()) {
+        note("SKIPPED go-noexec: only root may mount");
+        return;
+    }
+    let library = dir.join("libmemlane_preload.so");
+    std::fs::copy(Built::find().preload, &library).expect("a copy");
+    let mut run = Command::new(memlane);
+    run.env("MEMLANE_PRELOAD", &library).arg("run");
+    let out = run.arg(&program).output().expect("memlane");
+    let _ = Command::new("umount").arg(&dir).status();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("does not let memlane into it"), "{said}");
+    assert!(
+        said.contains("index out of range"),
+        "it did not begin: {said}"
+    );
+}
+
+#[test]
+fn a_static_program_that_gains_rights_or_has_c_code_or_is_changed_stays_on_tcp() {
+    let Some(story) = Story::new("go-static-others", &["go"]) else {
+        return;
+    };
+    let program = GoBuild::STATIC.build(&story, &["echo.go"], "echo");
+    let privileged = story.dir().join("privileged");
+    std::fs::copy(&program, &privileged).expect("a copy");
+    let rights = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&privileged, rights).expect("set-user-ID");
+    must_stay_on_tcp(&story, &privileged, "gains rights");
+    let twice = GoBuild::STATIC.build(&story, &["echo.go", "twice.go", "twice.s"], "twice");
+    must_stay_on_tcp(&story, &twice, "2 times instead of once");
+    let with_c = GoBuild {
+        flags: &["-ldflags=-linkmode=external -extldflags=-static"],
+        ..GoBuild::USUAL
+    };
+    let with_c = with_c.build(&story, &["echo.go"], "with-c");
+    must_stay_on_tcp(&story, &with_c, "with C code in it");
+}
+
+#[test]
+fn a_static_program_that_is_stripped_is_entered_and_its_file_stays_as_it_is() {
+    let Some(story) = Story::new("go-static-bare", &["go"]) else {
+        return;
+    };
+    let bare = GoBuild {
+        flags: &["-trimpath", "-ldflags=-s -w -buildid="],
+        ..GoBuild::STATIC
+    };
+    let program = bare.build(&story, &["echo.go"], "bare");
+    let before = std::fs::read(&program).expect("the program");
+    story.in_each_mode(|stage| {
+        let (server, done) = echo_with_itself(stage, &program, LOAD);
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+    assert!(std::fs::read(&program).expect("the program") == before);
+}
+
 /// Its C code calls libc, where the library sees it. But Go code may use the same descriptors.
 #[test]
 fn c_code_of_a_go_program_that_is_not_served_says_why_it_stays_on_tcp() {

@@ -8,7 +8,7 @@ mod kernel;
 mod stack;
 pub(crate) mod thread;
 
-use crate::golang;
+use crate::{golang, ready};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use memlane_sys::proc;
 use stack::Stack;
@@ -77,7 +77,7 @@ unsafe extern "C" fn begin(stack: *const usize, helper: i32) -> usize {
     // SAFETY: a pointer of load.c, which reads it only.
     let environ = unsafe { &memlane_alone_environ };
     environ.store(stack.environment.cast_mut(), Ordering::Relaxed);
-    crate::initialise_alone(kernel::find, stack.vdso);
+    ready::initialise_alone(kernel::find, stack.vdso);
     golang::start_alone(&stack.program());
     stack.entry
 }

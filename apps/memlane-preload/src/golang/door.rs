@@ -5,7 +5,7 @@
 
 use super::served::{NUMBERS, SERVED};
 use super::stack::{BLOCK_AT, DEPTH, GUARD, ROOM, SIZE, Stack};
-use crate::numbers;
+use crate::{bodies, numbers};
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use memlane_core::golang::SYSCALL6_HEAD;
@@ -67,7 +67,7 @@ fn would_leave_lane(arguments: &[usize; 6]) -> bool {
 fn execve(arguments: &[usize; 6], stack: &Stack) -> isize {
     let [path, argv, envp, ..] = *arguments;
     stack.depth.fetch_sub(1, Ordering::Relaxed);
-    let result = crate::execve_body(
+    let result = bodies::execve_body(
         path as *const u8,
         argv as *const *const u8,
         envp as *const *const u8,

@@ -3,6 +3,7 @@
 //! A goroutine's own stack has a few hundred bytes to spare. So each thread gets another one with its first call. It is given
 //! back when the thread ends.
 
+use crate::c_library;
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -56,7 +57,7 @@ static SET: AtomicUsize = AtomicUsize::new(0);
 /// Prepares the giving back; `false`: this process has no threads of libc.
 pub(super) fn prepare() -> bool {
     let names = (c"pthread_key_create", c"pthread_setspecific");
-    let (Some(create), Some(set)) = (crate::find(names.0), crate::find(names.1)) else {
+    let (Some(create), Some(set)) = (c_library::find(names.0), c_library::find(names.1)) else {
         return false;
     };
     // SAFETY: libc's function of this name, which has this prototype (pthread_key_create(3)).

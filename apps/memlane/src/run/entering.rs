@@ -6,7 +6,7 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use memlane_enter::{Arranged, Obstacle};
+use memlane_enter::{Arranged, Examined, Obstacle};
 use memlane_sys::fd::Fd;
 
 use super::program;
@@ -14,7 +14,7 @@ use crate::cli::out;
 
 /// A static program that the library can be put into.
 pub(crate) struct Entering {
-    program: Fd,
+    program: Examined,
     library: CString,
 }
 
@@ -22,18 +22,15 @@ impl Entering {
     /// `None`: the command is another kind of program.
     pub(super) fn of(command: &OsStr, library: &Path) -> Option<Entering> {
         let path = program::without_loader(command)?;
-        let entering = Entering {
-            program: open(&path)?,
+        Some(Entering {
+            program: memlane_enter::examine(&open(&path)?).ok()?,
             library: CString::new(library.as_os_str().as_bytes()).ok()?,
-        };
-        memlane_enter::obstacle_of(&entering.program)
-            .is_none()
-            .then_some(entering)
+        })
     }
 
     /// Prepares for the exec, which must follow in this thread. If that cannot be, the program stays on TCP.
     pub(super) fn arrange(&self, command: &OsStr) -> Option<Arranged> {
-        let arranged = memlane_enter::arrange(&self.program, &self.library);
+        let arranged = memlane_enter::arrange(self.program, &self.library);
         arranged
             .map_err(|why| out::warn(&format!("{} stays on TCP: {why}", command.display())))
             .ok()
@@ -42,7 +39,7 @@ impl Entering {
 
 /// What keeps the library out of a program without a loader. `is_go`: Go built it.
 pub(super) fn obstacle(program: &Path, is_go: bool) -> Option<String> {
-    match memlane_enter::obstacle_of(&open(program)?)? {
+    match memlane_enter::examine(&open(program)?).err()? {
         Obstacle::Other if is_go => Some("a static Go program with C code in it".to_owned()),
         other => Some(other.to_string()),
     }

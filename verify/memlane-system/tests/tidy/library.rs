@@ -223,6 +223,50 @@ fn the_library_needs_libc_alone_and_its_code_stays_read_only() {
     );
 }
 
+/// In a static program the library loads itself (`alone/load.c`): what it takes for granted about its own file.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_library_can_load_itself() {
+    const ROOM: u64 = 2560; // VARIABLES of alone/thread.rs
+    let Some(library) = library() else { return };
+    let header = binutils("readelf", &["-hW"], &library);
+    let entry = header.lines().find(|line| line.contains("Entry point"));
+    assert!(
+        entry.is_some_and(|line| !line.ends_with(" 0x0")),
+        "{header}"
+    );
+    let segments = binutils("readelf", &["-lW"], &library);
+    let line = segments
+        .lines()
+        .find(|line| line.trim_start().starts_with("TLS "));
+    let words: Vec<u64> = line
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok())
+        .collect();
+    // Offset, addresses, length in the file and in memory, alignment.
+    let [_, _, _, in_file, in_memory, align] = words[..] else {
+        panic!("no thread-local variables:\n{segments}");
+    };
+    assert_eq!(in_file, 0, "variables that are not zero at first");
+    assert!(in_memory.next_multiple_of(align) <= ROOM && align <= 64);
+    let served = [
+        "JUMP_SLOT",
+        "GLOB_DAT",
+        "R_X86_64_64",
+        "RELATIVE",
+        "TPOFF64",
+    ];
+    let other = |kind: &&String| !served.iter().any(|served| kind.ends_with(served));
+    let relocations = relocations(&library);
+    let other: Vec<_> = relocations
+        .iter()
+        .map(|(kind, _)| kind)
+        .filter(other)
+        .collect();
+    assert!(other.is_empty(), "{other:?}");
+}
+
 /// System calls that a file of the preload library names.
 fn numbers(file: &str) -> BTreeSet<String> {
     let source = text(&format!("apps/memlane-preload/src/{file}")).unwrap_or_default();
