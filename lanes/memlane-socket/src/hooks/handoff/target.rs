@@ -72,11 +72,12 @@ impl Target {
 
     /// The program's file, and this library's as its environment names it, if no loader will come to the program.
     pub fn without_loader(&self) -> Option<(Fd, LibraryPath)> {
+        // In this order: most programs have a loader, and paths need much of a thread's stack.
+        let Kind::Static(file) = self.kind()? else {
+            return None;
+        };
         let library = library_in(self.envp)?;
-        match self.kind()? {
-            Kind::Static(file) if library.0[0] == b'/' => Some((file, library)),
-            _ => None,
-        }
+        (library.0[0] == b'/').then_some((file, library))
     }
 
     fn kind(&self) -> Option<Kind> {
