@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use memlane_fuzz::{TARGETS, Target, canary, seeds};
 
 /// Mutants of each target.
-const MUTANTS: u32 = 20_000;
+const MUTANTS: u32 = 5_000;
 
 /// Set to 1, the files of `seeds/` are written instead of compared.
 const WRITE: &str = "MEMLANE_FUZZ_WRITE_SEEDS";

@@ -62,6 +62,7 @@ enum case_flags {
     NO_THREAD = 2, /* the peer must be a process (signals, fork, death) */
     ONCE = 4,      /* makes its own connections: warm-up and role don't apply */
     LANE = 8,      /* … but it is long enough that the lane must have been used */
+    LONG = 16,     /* time must pass in it: played in few variants */
 };
 
 struct one_case {

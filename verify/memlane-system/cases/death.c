@@ -38,7 +38,7 @@ static void killed_with_unread_bytes(void) {
     send_n(fd, 3000, 1);
     tell(P_SETTLE, 3000);
     kill_peer();
-    say("poll: %s", events(poll_for(fd, POLLIN | POLLHUP)));
+    say("poll: %s", events(poll_for(fd, POLLIN | POLLRDHUP)));
     recv_says(fd, 10);
     recv_says(fd, 10);
 }
@@ -75,7 +75,7 @@ static void killed_after_an_answer_with_unread_bytes(void) {
     tell_text("answer");
     settle(fd, 6);
     kill_peer();
-    say("poll: %s", events(poll_for(fd, POLLIN | POLLHUP)));
+    say("poll: %s", events(poll_for(fd, POLLIN | POLLRDHUP)));
     recv_says(fd, 100);
     recv_says(fd, 100);
     recv_says(fd, 100);

@@ -358,11 +358,12 @@ static void arrivals_in_quick_succession(void) {
 }
 
 const struct one_case cases[] = {
+#define LONG_LOOP(name) {#name, name, ONCE | LANE | LONG}
 #define LOOP(name) {#name, name, ONCE | LANE}
-    LOOP(a_loop_is_not_lost_when_another_loop_looks_around),
-    LOOP(put_back_while_another_thread_waits),
-    LOOP(one_event_at_a_time_starves_nobody),
-    LOOP(more_busy_connections_than_events_starve_nobody),
+    LONG_LOOP(a_loop_is_not_lost_when_another_loop_looks_around),
+    LONG_LOOP(put_back_while_another_thread_waits),
+    LONG_LOOP(one_event_at_a_time_starves_nobody),
+    LONG_LOOP(more_busy_connections_than_events_starve_nobody),
     LOOP(what_is_always_ready_takes_turns),
     LOOP(connections_are_reported_in_the_order_of_arrival),
     LOOP(a_fresh_connection_keeps_its_place_among_others),

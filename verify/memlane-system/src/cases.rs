@@ -88,6 +88,9 @@ const ONCE: &[Variant] = &[
     },
 ];
 
+/// The variants of cases in which time must pass.
+const LONG: &[&str] = &["cold", "warm20", "once"];
+
 /// A case as its program lists it.
 #[derive(Debug)]
 struct Case {
@@ -95,6 +98,8 @@ struct Case {
     root: bool,
     no_thread: bool,
     once: bool,
+    /// Time must pass in it, so it is played only in the variants of [`LONG`].
+    long: bool,
     /// Warm variants must have used the lane.
     lane: bool,
 }
@@ -110,15 +115,17 @@ impl Case {
             root: flags.contains(&"root"),
             no_thread: flags.contains(&"no-thread"),
             once,
+            long: flags.contains(&"long"),
             lane: !once || flags.contains(&"lane"),
         }
     }
 
     fn variants(&self) -> impl Iterator<Item = &'static Variant> {
-        let no_thread = self.no_thread;
         let all = if self.once { ONCE } else { VARIANTS };
-        all.iter()
-            .filter(move |variant| !(no_thread && variant.name == THREAD))
+        all.iter().filter(|variant| {
+            !(self.no_thread && variant.name == THREAD)
+                && (!self.long || LONG.contains(&variant.name))
+        })
     }
 }
 
