@@ -9,6 +9,8 @@ use memlane_system::blocks::skip;
 use memlane_system::containers::{Engine, Lane, upgraded};
 use memlane_system::harness::{Built, free_port, plain_only};
 use memlane_system::musl;
+use memlane_system::real::Story;
+use memlane_system::real::lang::GoBuild;
 use serde_json::Value;
 
 /// `None`, and a word on standard error, where there can be none.
@@ -190,6 +192,28 @@ fn with_nothing_writable_and_the_default_filter_of_calls_containers_get_lanes() 
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.expect("a number")));
     assert!(status.expect("it runs").contains("Seccomp:\t2"));
     assert!(engine.talks(&options, &server.address(), "6379") >= 4);
+}
+
+/// It ends by a call of its own, so only its peer tells of the lane.
+#[test]
+fn a_go_program_gets_lanes_with_nothing_writable_and_the_default_filter_of_calls() {
+    let Some(story) = Story::new("go-contained", &["go"]) else {
+        return;
+    };
+    let Some(engine) = engine("go") else {
+        return;
+    };
+    let program = GoBuild::USUAL.build(&story, &["many.go"], "many");
+    engine.put(&program);
+    let server = engine.server(Lane::On, &["--env", "MEMLANE_STATS_ON_EXIT=1"]);
+    server.is_up();
+    let said = engine.runs_beside_the_server(Lane::On, &["/bin/many", "redis", "6379"]);
+    assert_eq!(said, "done\n");
+    engine
+        .podman(&["stop", "--time", "10", engine.name()])
+        .expect("it ends");
+    let said = engine.podman_all(&["logs", engine.name()]);
+    assert!(upgraded(&said.expect("it has run")) > 0);
 }
 
 #[test]

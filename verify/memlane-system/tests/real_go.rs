@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use memlane_system::harness::Built;
+use memlane_system::harness::{Built, is_root};
 use memlane_system::real::http::{Nginx, PEER_OUTSIDE, Site};
 use memlane_system::real::kv::Redis;
 use memlane_system::real::lang::{EchoServer, GoBuild, Load, echo, go_build, python_echo};
@@ -635,6 +635,130 @@ fn a_program_whose_code_may_not_be_changed_stays_on_tcp() {
             let said = done.stderr();
             assert!(
                 said.contains("does not allow memlane to change this Go program's code"),
+                "{said}"
+            );
+        }
+    });
+}
+
+/// What a program that is held in memory is started by: packers that unpack themselves do so.
+const FROM_MEMORY: &str = "import os, sys\n\
+    held = os.memfd_create('packed')\n\
+    os.write(held, open(sys.argv[1], 'rb').read())\n\
+    os.execve(held, sys.argv[1:], os.environ)\n";
+
+/// Runs a command with the directory `$1` mounted again, with the option `$2`.
+const MOUNTED: &str = r#"mount --bind "$1" "$1" && mount -o "remount,bind,$2" "$1" || exit 9
+    shift 2; exec "$@""#;
+
+/// A command that runs the program from a mount of its directory that has this option.
+fn mounted(stage: &Stage, program: &Path, option: &str, role: &str) -> Command {
+    let folder = program.parent().expect("a directory");
+    let mut command = stage.command("unshare");
+    command
+        .args(["--mount", "sh", "-c", MOUNTED, "sh"])
+        .arg(folder)
+        .arg(option)
+        .arg(program)
+        .arg(role);
+    command
+}
+
+/// A little, with a server and a client that are started by such a command.
+fn echo_by(stage: &Stage, start: impl Fn(&str) -> Command) -> (EchoServer, Done) {
+    let load = Load {
+        connections: 2,
+        rounds: 200,
+        most: 3000,
+    };
+    let server = EchoServer::start(stage, start("server"), &[]);
+    let done = echo(stage, start("client"), server.port, load, &[]);
+    (server, done)
+}
+
+/// Without section headers, as packers leave programs.
+fn without_sections(program: &Path) {
+    // e_shoff, and e_shnum with e_shstrndx, in the header of a 64-bit file (elf.h).
+    let mut bytes = std::fs::read(program).expect("the program");
+    bytes[40..48].fill(0);
+    bytes[60..64].fill(0);
+    std::fs::write(program, bytes).expect("the changed program");
+}
+
+#[test]
+fn a_program_gets_the_lane_from_wherever_it_is_started_and_its_file_stays_as_it_is() {
+    let Some(story) = Story::new("go-places", &["go", "python3", "unshare"]) else {
+        return;
+    };
+    let program = go_build(&story, "echo.go", true);
+    without_sections(&program);
+    let file = std::fs::read(&program).expect("the program");
+    story.in_each_mode(|stage| {
+        let mut started = vec![
+            echo_by(stage, |role| with_role(stage, &program, role)),
+            echo_by(stage, |role| {
+                let mut command = stage.command("python3");
+                command.args(["-c", FROM_MEMORY]).arg(&program).arg(role);
+                command
+            }),
+        ];
+        if is_root() {
+            started.push(echo_by(stage, |role| mounted(stage, &program, "ro", role)));
+        }
+        for (server, done) in started {
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+            server.finish().must_use_ring(&[SHORT_LIVED]);
+        }
+    });
+    assert!(
+        std::fs::read(&program).is_ok_and(|now| now == file),
+        "the program's file has been changed"
+    );
+}
+
+/// Where the kernel starts no program, memlane starts none either.
+#[test]
+fn a_program_on_a_mount_without_exec_fails_as_without_memlane() {
+    let Some(story) = Story::new("go-noexec", &["go", "unshare"]) else {
+        return;
+    };
+    if !is_root() {
+        note("SKIPPED go-noexec: not root");
+        return;
+    }
+    let program = go_build(&story, "echo.go", true);
+    let ends = OnceCell::new();
+    story.in_each_mode(|stage| {
+        let command = mounted(stage, &program, "noexec", "server");
+        let done = stage.start("noexec", command).wait(LIMIT);
+        let end = (done.status.code(), done.stderr());
+        assert_eq!(end.0, Some(126), "{}", end.1);
+        assert_eq!(&end, ends.get_or_init(|| end.clone()));
+    });
+}
+
+#[test]
+fn a_program_that_gains_rights_stays_on_tcp() {
+    const NOBODY: u32 = 65534;
+    let Some(story) = Story::new("go-setuid", &["go"]) else {
+        return;
+    };
+    if !is_root() {
+        note("SKIPPED go-setuid: not root");
+        return;
+    }
+    let program = go_build(&story, "echo.go", true);
+    let rights = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&program, rights).expect("ours");
+    story.in_each_mode(|stage| {
+        let (server, done) = echo_by(stage, |role| {
+            stage.placed(with_role(stage, &program, role), Some((NOBODY, NOBODY)))
+        });
+        done.lane.must_stay_on_tcp(&[]);
+        server.finish().must_stay_on_tcp(&[]);
+        if let Some(said) = said(&done, stage) {
+            assert!(
+                said.contains("setuid: the loader ignores LD_PRELOAD"),
                 "{said}"
             );
         }

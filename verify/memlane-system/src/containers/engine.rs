@@ -133,12 +133,44 @@ impl Engine {
             .memlane
             .expect("`cargo build --release` first");
         for path in INSIDE.map(found).iter().chain([&memlane]) {
-            let said = Command::new("ldd").arg(path).output().expect("ldd");
-            let said = String::from_utf8_lossy(&said.stdout).into_owned();
-            for library in said.split_whitespace().filter(|word| word.starts_with('/')) {
-                copy(Path::new(library), &root.join(&library[1..]));
-            }
+            self.put_libraries_of(path);
         }
+    }
+
+    fn put_libraries_of(&self, program: &Path) {
+        let root = self.dir.path().join("root");
+        let said = Command::new("ldd").arg(program).output().expect("ldd");
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        for library in said.split_whitespace().filter(|word| word.starts_with('/')) {
+            copy(Path::new(library), &root.join(&library[1..]));
+        }
+    }
+
+    /// Puts another program into the containers' `/bin`, and what it is linked with.
+    ///
+    /// # Panics
+    /// If it cannot be copied.
+    pub fn put(&self, program: &Path) {
+        let name = program.file_name().expect("a program");
+        copy(program, &self.dir.path().join("root/bin").join(name));
+        self.put_libraries_of(program);
+    }
+
+    /// Runs a command in another container, in the server's network and as restricted as podman restricts any, with nothing
+    /// writable; what it says on either channel.
+    ///
+    /// # Panics
+    /// If podman is not there.
+    pub fn runs_beside_the_server(&self, lane: Lane, command: &[&str]) -> String {
+        let (device, root) = (self.device_of(lane), self.root());
+        let network = format!("--network=container:{}", self.name);
+        let args = [
+            &["run", "--rm", "--env", "MEMLANE_STATS_ON_EXIT=1", &network],
+            &device.iter().map(String::as_str).collect::<Vec<_>>()[..],
+            &["--read-only", "--read-only-tmpfs=false", "--rootfs", &root],
+            command,
+        ];
+        self.podman_all(&args.concat()).expect("podman")
     }
 
     /// Puts programs that are linked with musl into the containers' root, and takes glibc away. What runs goes on.
