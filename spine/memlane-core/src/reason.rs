@@ -72,7 +72,7 @@ reasons! {
     /// Ours: io_uring on the connection, or where nobody can see what it works on.
     IO_URING = 0x0a05_0000, "IO_URING", "the connection is used by io_uring, or io_uring works where the library cannot see it";
     /// Ours: a kind of wait that ring readiness cannot follow.
-    WAIT_KIND = 0x0a06_0000, "WAIT_KIND", "the descriptor is waited for in a way that the lane does not follow (nested or exclusive epoll, SIGIO)";
+    WAIT_KIND = 0x0a06_0000, "WAIT_KIND", "the descriptor is waited for in a way that the lane does not follow (SIGIO, io_uring on an epoll set)";
     /// Ours: urgent data.
     URGENT = 0x0a07_0000, "URGENT", "urgent (out-of-band) data was sent or asked for";
     /// Ours: the peer wrote nonsense into the shared memory.

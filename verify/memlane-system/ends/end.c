@@ -143,10 +143,9 @@ static void sandbox(void) {
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0) die("seccomp");
 }
 
-static void wait_exclusively(void) {
-    struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
-    int set = epoll_create1(0);
-    if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) die("epoll");
+static void send_signals(void) {
+    if (signal(SIGIO, SIG_IGN) == SIG_ERR || fcntl(fd, F_SETOWN, getpid()) != 0) die("F_SETOWN");
+    if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_ASYNC) != 0) die("O_ASYNC");
 }
 
 /* Not one descriptor more than there are. */
@@ -255,8 +254,8 @@ static void spoil(const char *what) {
         pass_on();
     } else if (strcmp(what, "stdio") == 0) {
         if (dup2(fd, 2) != 2) die("dup2");
-    } else if (strcmp(what, "exclusive") == 0) {
-        wait_exclusively();
+    } else if (strcmp(what, "signals") == 0) {
+        send_signals();
     } else if (strcmp(what, "unseen") == 0) {
         send_unseen();
     } else if (strcmp(what, "sandbox") == 0) {

@@ -55,8 +55,8 @@ fn a_connection_that_is_stderr_stays_on_tcp() {
 }
 
 #[test]
-fn an_exclusive_wait_keeps_a_connection_on_tcp() {
-    client_gives(Reason::WAIT_KIND, "exclusive");
+fn a_connection_that_sends_signals_stays_on_tcp() {
+    client_gives(Reason::WAIT_KIND, "signals");
 }
 
 #[test]

@@ -29,7 +29,7 @@
 use crate::state::foreign::Cost;
 use crate::state::gate::{Gate, Mode};
 use crate::state::read_naps::ReadNaps;
-use crate::state::sets::{REGS, Reg, SleeperCell};
+use crate::state::sets::{Regs, SleeperCell};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
 use core::cell::UnsafeCell;
@@ -412,7 +412,7 @@ pub struct Conn {
     /// The handshake, guarded by `hs_lock`.
     pub hs: UnsafeCell<Handshake>,
     /// The connection's epoll registrations.
-    pub regs: [Reg; REGS],
+    pub regs: Regs,
     /// The program's own values of the options that the lane sets: see `lane::tune`.
     pub tuned: [AtomicI32; TUNED],
     /// `ticks` at which a sender last made sure that the peer lives; the lowest bit: see `lane::send`.

@@ -265,14 +265,22 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             Parked::Yes => {
                 process::count(Counter::KernelWaits, 1);
                 let slept = memlane_sys::time::ticks();
-                let for_room = waited.waits_for_room();
-                let n = if for_room {
+                let only_naps = waited.only_naps();
+                waited.flush_sets();
+                let n = if only_naps {
                     (kernel.nap)(Some(naps.next_us()))
                 } else {
                     sleep(&mut kernel, signals)
                 };
                 waited.asleep(false);
-                if n == 0 && for_room && !is_over(kernel.limit, start) {
+                if n > 0 && waited.is_perhaps_false() {
+                    let n = (kernel.glance)();
+                    if n != 0 || is_over(kernel.limit, start) {
+                        return n;
+                    }
+                    continue;
+                }
+                if n == 0 && only_naps && !is_over(kernel.limit, start) {
                     if has_handler_run(signals) {
                         real::set_errno(libc::EINTR);
                         return -1;
@@ -309,8 +317,10 @@ pub fn poll(
     let mut room = Room::new();
     let mut waited = Waited::new(&mut room, list.len());
     for (at, p) in list.iter().enumerate() {
-        if let Some(ep) = process::ep_of(p.fd) {
-            super::epoll::is_waited_for(ep);
+        if p.events & IN != 0
+            && let Some(ep) = process::ep_of(p.fd)
+        {
+            waited.add_set(ep, at);
         }
         if p.fd >= 0
             && p.events & (IN | OUT) != 0
@@ -344,7 +354,7 @@ pub fn poll(
         let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
         ask_with_bells(list, &waited, relied, limit)
     };
-    let can_rely = may_split(list, &waited);
+    let can_rely = !waited.has_sets() && may_split(list, &waited);
     run(
         &waited,
         Kernel {
@@ -416,6 +426,7 @@ fn ask(fds: *mut pollfd, n: nfds_t, waited: &Waited<'_>, limit: Limit) -> c_int 
         events: 0,
         revents: 0,
     }; FEW];
+    waited.flush_sets();
     if waited.full().next().is_none() {
         return kernel_poll(fds, n, limit);
     }
@@ -484,6 +495,9 @@ const FEW: usize = 64;
 
 /// Adds the rings' events to the answer, and returns the number of descriptors with events.
 fn merge(waited: &Waited<'_>, list: &mut [pollfd]) -> c_int {
+    for at in waited.readable_sets() {
+        list[at].revents |= list[at].events & IN;
+    }
     for (at, conn) in waited.readable() {
         if let Some(p) = list.get_mut(at) {
             p.revents |= ring_events(conn, p.events);
@@ -547,8 +561,11 @@ pub fn select(
             let bit = bits & bits.wrapping_neg();
             let fd = w * 64 + bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            if let Some(ep) = process::ep_of(fd as c_int) {
-                super::epoll::is_waited_for(ep);
+            if fd < count
+                && reads & bit != 0
+                && let Some(ep) = process::ep_of(fd as c_int)
+            {
+                waited.add_set(ep, fd);
             }
             if fd < count
                 && let Some(conn) = process::conn_of(fd as c_int)
@@ -561,6 +578,7 @@ pub fn select(
         }
     }
     if waited.is_empty() || count > SET_WORDS * 64 {
+        waited.bar_sets();
         return sleep();
     }
     let asked = copy_sets(&sets, words);
@@ -690,6 +708,10 @@ fn merge_sets(
         if ring_events(conn, OUT) != 0 {
             answer[1][word] |= asked[1][word] & bit;
         }
+    }
+    for fd in waited.readable_sets() {
+        let (word, bit) = (fd / 64, 1 << (fd % 64));
+        answer[0][word] |= asked[0][word] & bit;
     }
     let total: u32 = answer.iter().flatten().map(|w| w.count_ones()).sum();
     if total > 0 {

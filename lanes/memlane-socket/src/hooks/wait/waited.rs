@@ -1,12 +1,16 @@
 //! The connections that one poll or select waits on, held while the call lasts.
 
+use super::epoll::nested::{self, POLLED, Under};
+use super::epoll::{harvest, is_waited_for};
 use super::relied::{self, Relied};
+use crate::protocol::board;
 use crate::protocol::lane::{self, Parked, room};
 use crate::state::conn::{Conn, RxMode};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS};
-use crate::state::sets::Sleeper;
+use crate::state::sets::{Ep, Sleeper};
 use crate::state::spin::{self, Spun};
+use core::cell::{Cell, RefCell};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -54,6 +58,12 @@ pub(super) struct Waited<'a> {
     pub(super) upgraded: bool,
     /// Was the ring of any connection full that the call waits to write to?
     any_full: bool,
+    /// The epoll sets, with their positions in the program's list.
+    sets: [Option<(&'static Ep, usize)>; POLLED],
+    /// The sets that the thread sleeps on, while it does.
+    under: RefCell<Under>,
+    /// Another thread has woken this one for a set: the kernel may have reported a set that has nothing.
+    is_perhaps_false: Cell<bool>,
     _room: core::marker::PhantomData<&'a mut Room>,
 }
 
@@ -73,6 +83,9 @@ impl<'a> Waited<'a> {
             len: 0,
             upgraded: false,
             any_full: false,
+            sets: [None; POLLED],
+            under: RefCell::new(Under::new()),
+            is_perhaps_false: Cell::new(false),
             _room: core::marker::PhantomData,
         }
     }
@@ -102,8 +115,61 @@ impl<'a> Waited<'a> {
         self.len += 1;
     }
 
+    /// Adds an epoll set whose position in the program's list is `at`.
+    pub(super) fn add_set(&mut self, ep: &'static Ep, at: usize) {
+        let place = self.sets.iter_mut().find(|place| place.is_none());
+        match place {
+            Some(place) if nested::follow(ep) => {
+                nested::touch_inherited(ep);
+                *place = Some((ep, at));
+                self.upgraded = true;
+            }
+            Some(_) => {}
+            None => is_waited_for(ep),
+        }
+    }
+
+    fn sets(&self) -> impl Iterator<Item = (&'static Ep, usize)> {
+        self.sets.iter().map_while(|set| *set)
+    }
+
+    /// Is one of the descriptors an epoll set?
+    pub(super) fn has_sets(&self) -> bool {
+        self.sets[0].is_some()
+    }
+
+    /// The positions of sets with something to report by rings.
+    pub(super) fn readable_sets(&self) -> impl Iterator<Item = usize> {
+        if let Some((first, _)) = self.sets[0] {
+            harvest(first, false);
+        }
+        let has_news = |(ep, _): &(&'static Ep, usize)| {
+            if nested::any_full(ep) {
+                nested::find_room(ep);
+            }
+            nested::news(ep).is_some()
+        };
+        self.sets().filter(has_news).map(|(_, at)| at)
+    }
+
+    /// Leaves the sets to the kernel: the call cannot see rings.
+    #[cold]
+    pub(super) fn bar_sets(&self) {
+        self.sets().for_each(|(ep, _)| is_waited_for(ep));
+    }
+
+    /// May the kernel have reported a set that has nothing?
+    pub(super) fn is_perhaps_false(&self) -> bool {
+        self.is_perhaps_false.take()
+    }
+
+    /// Gives the kernel what it does not know yet of the sets.
+    pub(super) fn flush_sets(&self) {
+        self.sets().for_each(|(ep, _)| nested::flush(ep));
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len == 0 && !self.has_sets()
     }
 
     fn entries(&self) -> &[Entry] {
@@ -124,7 +190,7 @@ impl<'a> Waited<'a> {
     }
 
     pub(super) fn any_readable(&self) -> bool {
-        self.readable().next().is_some()
+        self.readable().next().is_some() || self.readable_sets().next().is_some()
     }
 
     /// The positions of the connections to which the call waits to write and whose rings are still full: the kernel,
@@ -136,7 +202,12 @@ impl<'a> Waited<'a> {
 
     /// Does the call wait for room in a ring?
     pub(super) fn waits_for_room(&self) -> bool {
-        self.any_full
+        self.any_full || self.sets().any(|(ep, _)| nested::any_full(ep))
+    }
+
+    /// May the thread, which lies down, sleep only for a moment?
+    pub(super) fn only_naps(&self) -> bool {
+        self.waits_for_room() || self.under.borrow().is_any_awake
     }
 
     /// Is there room in a ring that was full when the call began?
@@ -147,20 +218,26 @@ impl<'a> Waited<'a> {
 
     /// Is any of the connections awake that the call waits to read from?
     pub(super) fn any_awake(&self) -> bool {
-        self.each().any(|conn| conn.rx_mode() == RxMode::Hot)
+        self.each().any(|conn| conn.rx_mode() == RxMode::Hot) || self.any_set_awake()
+    }
+
+    fn any_set_awake(&self) -> bool {
+        self.sets().any(|(ep, _)| nested::any_awake(ep).is_some())
     }
 
     /// Is it time to ask the kernel about a list of `n` descriptors? If it is, this notes that it is asked now.
     pub(super) fn is_kernel_due(&self, n: usize) -> bool {
-        let Some(first) = self.entries().first().map(|e| &e.conn) else {
-            return true;
+        let asked = match (self.entries().first(), self.sets[0]) {
+            (Some(first), _) => &first.conn.glanced,
+            (None, Some((ep, _))) => &ep.asked,
+            (None, None) => return true,
         };
         let us = ASK_EVERY_US.max(n as u64 / ASK_BY_LEN);
         let now = ticks();
-        let since = now.wrapping_sub(first.glanced.load(Ordering::Relaxed));
+        let since = now.wrapping_sub(asked.load(Ordering::Relaxed));
         let due = since > us * PROCESS.ticks_per_us.load(Ordering::Relaxed);
         if due {
-            first.glanced.store(now, Ordering::Relaxed);
+            asked.store(now, Ordering::Relaxed);
         }
         due
     }
@@ -174,6 +251,9 @@ impl<'a> Waited<'a> {
             } else {
                 gate.wakes();
             }
+        }
+        if !yes && self.has_sets() && self.under.borrow_mut().get_up() {
+            self.is_perhaps_false.set(true);
         }
     }
 
@@ -192,12 +272,18 @@ impl<'a> Waited<'a> {
         for (place, conn) in awake.iter_mut().zip(hot) {
             *place = Some(conn);
         }
+        let is_set_awake = self.any_set_awake();
         let here = match (awake[0], self.any_full) {
-            (None, false) => return Spun::Nothing,
+            (None, false) if !is_set_awake => return Spun::Nothing,
             (_, true) => self.is_any_receiver_here(),
-            (Some(_), false) => awake.iter().map_while(|c| *c).all(lane::recv::is_peer_here),
+            (_, false) => awake.iter().map_while(|c| *c).all(lane::recv::is_peer_here),
         };
-        let any = || awake.iter().map_while(|c| *c).any(lane::perhaps_readable) || self.any_room();
+        let in_sets = || self.sets[0].is_some_and(|(ep, _)| board::any_ready(ep));
+        let any = || {
+            awake.iter().map_while(|c| *c).any(lane::perhaps_readable)
+                || self.any_room()
+                || is_set_awake && in_sets()
+        };
         let served = || self.readable().count() as u64;
         let spun = spin::until(budget, here, any, served);
         let counter = match spun {
@@ -226,6 +312,11 @@ impl<'a> Waited<'a> {
     /// `asleep(true)`. If it returns `Parked::Yes`, the bells are asked for until `relied.get_up()`.
     pub(super) fn park(&self, relied: &mut Relied) -> Parked {
         relied.begin();
+        let mut under = self.under.borrow_mut();
+        if self.sets().any(|(ep, _)| under.lie_down(ep).is_stuck()) {
+            return Parked::Stuck;
+        }
+        drop(under);
         let sweeps = relied.may() && relied::is_sweep_due();
         for conn in self.each() {
             if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Drain | RxMode::Moving) {
@@ -247,6 +338,9 @@ impl<'a> Waited<'a> {
                 Parked::Stuck => return Parked::Stuck,
                 _ => {}
             }
+        }
+        if self.has_sets() && self.any_readable() {
+            return Parked::Data;
         }
         if relied.is_empty() {
             return Parked::Yes;

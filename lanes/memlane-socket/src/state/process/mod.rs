@@ -23,7 +23,7 @@ pub use hidden::*;
 
 use crate::config::{self, Config, Upgrade};
 use crate::state::conn::{Conn, Handshake, Role, SharedState};
-use crate::state::sets::{self, Ep, REGS, Sleeper};
+use crate::state::sets::{self, Ep, Sleeper};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
 use crate::state::uring;
@@ -483,6 +483,10 @@ pub fn forget(n: i32) {
         let ep = unsafe { &*((value & !TAG_EP) as *const Ep) };
         if ep.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             release(ep);
+        } else if ep.fd.load(Ordering::Relaxed) == n {
+            let mut all = (0..FD_HIGH.load(Ordering::Relaxed)).rev();
+            let other = all.find(|m| ep_of(*m).is_some_and(|other| core::ptr::eq(other, ep)));
+            ep.fd.store(other.unwrap_or(-1), Ordering::Relaxed);
         }
         return;
     }
@@ -505,8 +509,9 @@ pub fn forget(n: i32) {
 /// Frees a set whose last descriptor is closed, with its registrations.
 fn release(ep: &'static Ep) {
     unhide(ep.bell.swap(0, Ordering::Relaxed));
+    sets::nests::end_nests(ep);
     for_live(|conn| {
-        for reg in &conn.regs {
+        for reg in conn.regs.iter() {
             if sets::belongs_to(reg, ep) {
                 sets::remove(ep, reg);
             }
@@ -673,12 +678,7 @@ fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.poller.set(Sleeper::NOBODY);
     // SAFETY: the connection is not published yet: no other thread reads it.
     unsafe { *conn.hs.get() = Handshake::NEW };
-    for (place, reg) in conn.regs.iter().enumerate() {
-        reg.ep.store(core::ptr::null_mut(), Ordering::Relaxed);
-        reg.marks.store(0, Ordering::Relaxed);
-        let number = index * REGS as u32 + place as u32;
-        reg.number.store(number, Ordering::Relaxed);
-    }
+    conn.regs.reset(index);
 }
 
 /// Frees a connection whose last descriptor and last hold are gone.
@@ -694,6 +694,7 @@ pub fn reap(conn: &'static Conn) {
         (above.gone)(conn);
     }
     unhide(conn.naps.take_kept()); // the nap had just ended
+    conn.regs.give_back();
     // No hold is left: from here on the connection has no memory.
     for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
         dmb.store(core::ptr::null_mut(), Ordering::Release);

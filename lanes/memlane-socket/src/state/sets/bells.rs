@@ -68,6 +68,12 @@ impl Bells {
     }
 }
 
+/// May a thread that sleeps on the set rely on bells? If the set lies in another one, or a fork has shared it, the kernel would
+/// report a bell to others as news of the set.
+pub fn may_have_bells(ep: &Ep) -> bool {
+    ep.nested.load(Ordering::Relaxed) == 0 && ep.inherited.load(Ordering::Relaxed) == 0
+}
+
 /// Puts a chunk's bell into the set, unless it is there. `is_gone` tells of a chunk whether it is gone. Returns whether
 /// the bell is in the set. The caller holds the set's lock.
 pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
@@ -126,7 +132,7 @@ pub(crate) fn rung(ep: &Ep, chunk: u32) {
 }
 
 /// Did the connection have a bell in its set when it last woke up? Takes no lock: a wrong answer costs a wake-up.
-pub fn has_bell(regs: &[Reg]) -> bool {
+pub fn has_bell(regs: &Regs) -> bool {
     regs.iter()
         .any(|reg| marked(reg, REG_BELL) && !reg.ep.load(Ordering::Relaxed).is_null())
 }

@@ -6,8 +6,8 @@ use super::*;
 /// report that the connection can send, and a thread that sleeps on one of them naps. Returns `false` if another
 /// process waits on one of the sets, too: it would not know. The caller holds no lane lock.
 #[cold]
-pub fn full(regs: &[Reg], hiding: &Hiding) -> bool {
-    for reg in regs {
+pub fn full(regs: &Regs, hiding: &Hiding) -> bool {
+    for reg in regs.iter() {
         let Some((ep, _held)) = set_of(reg) else {
             continue;
         };

@@ -5,6 +5,8 @@ use libc::{c_int, epoll_event};
 
 pub(crate) const ET: u32 = libc::EPOLLET as u32;
 pub(crate) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+/// One of several sets is told of news. The kernel does not change such a registration: it is taken out and added again.
+pub(crate) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 pub(crate) const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
 
 /// Value of `Reg::kernel_events`: an edge-triggered registration was armed anew, so the kernel must get the mask again
@@ -66,6 +68,7 @@ pub(crate) fn may_wait(ep: &Ep, upgraded: bool) -> bool {
     upgraded
         && ep.sleepers.load(Ordering::Relaxed) == 0
         && ep.inherited.load(Ordering::Relaxed) == 0
+        && ep.nested.load(Ordering::Relaxed) != UNFOLLOWED
 }
 
 /// Changes the program's view of a registration. The kernel learns of it later.
@@ -85,7 +88,11 @@ pub(crate) fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
 
 pub(crate) fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
     // An error means that the program has closed one of the two descriptors: there is nothing to change.
-    let _ = kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events);
+    if reg.events.load(Ordering::Relaxed) & EXCLUSIVE == 0 {
+        let _ = kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events);
+    } else if kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0).is_ok() {
+        let _ = kernel_ctl(ep, libc::EPOLL_CTL_ADD, reg, events);
+    }
     reg.kernel_events.store(events, Ordering::Relaxed);
     reg.kernel_data
         .store(reg.data.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -50,7 +50,16 @@ pub(crate) fn unmark(reg: &Reg, bits: u32) {
         .store(reg.marks.load(Ordering::Relaxed) & !bits, Ordering::Relaxed);
 }
 
+/// Puts a registration that has news at the end of the ready list, unless it is there.
 pub(crate) fn push_ready(ep: &Ep, reg: &Reg) {
+    let arrivals = ep.arrivals.load(Ordering::Relaxed);
+    ep.arrivals
+        .store(arrivals.wrapping_add(1), Ordering::Relaxed);
+    look_again_at(ep, reg);
+}
+
+/// Puts a registration at the end of the ready list, unless it is there, to look at it again: it has no news.
+pub(crate) fn look_again_at(ep: &Ep, reg: &Reg) {
     if marked(reg, REG_READY) {
         return;
     }

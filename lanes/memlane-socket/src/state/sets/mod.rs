@@ -20,19 +20,24 @@ mod bells;
 mod full;
 mod kernel;
 mod lists;
+pub(crate) mod nests;
 mod own_bell;
+mod regs;
 mod sleeper;
 mod turns;
 
 pub(crate) use awake::*;
-pub use bells::{Bell, Bells, count_on_bell, hang, has_bell};
+pub use bells::{Bell, Bells, count_on_bell, hang, has_bell, may_have_bells};
 pub(crate) use bells::{rung, stays_awake};
 pub use full::full;
 pub(crate) use full::*;
 pub(crate) use kernel::*;
 pub(crate) use lists::*;
+pub(crate) use nests::*;
 pub use own_bell::Hiding;
 pub(crate) use own_bell::*;
+pub use regs::{REGS, Regs};
+pub(crate) use regs::{conn_index, is_spare, spare_reg};
 pub use sleeper::{Sleeper, SleeperCell};
 use turns::Turns;
 
@@ -54,8 +59,12 @@ pub struct Ep {
     /// 0: the set belongs to this process alone. Otherwise a fork has given it to two processes; 1: no wait has looked
     /// at its connections since.
     pub inherited: AtomicU32,
-    /// 1: the set itself is in another set.
+    /// What else waits on the set: 0: nothing, [`nests::FOLLOWED`] or [`nests::UNFOLLOWED`].
     pub nested: AtomicU32,
+    /// The number of sets that are registered in this one (see [`nests`]).
+    pub below: AtomicU32,
+    /// Counts news of registrations, as edges for the sets that this one is in. Guarded by `lock`.
+    pub(crate) arrivals: AtomicU32,
     /// The number of registrations of connections.
     pub regs: AtomicU32,
     /// The eventfd that wakes a sleeper (see `kick`); 0: not made yet.
@@ -89,6 +98,8 @@ impl Ep {
             &self.sleepers,
             &self.inherited,
             &self.nested,
+            &self.below,
+            &self.arrivals,
             &self.regs,
             &self.unasked,
             &self.ready_len,
@@ -146,6 +157,28 @@ pub struct Reg {
     pub number: AtomicU32,
 }
 
+impl Reg {
+    /// A registration that is in no set.
+    #[allow(clippy::declare_interior_mutable_const)] // the initial value of statics
+    const FREE: Reg = Reg {
+        ep: AtomicPtr::new(core::ptr::null_mut()),
+        fd: AtomicI32::new(-1),
+        events: AtomicU32::new(0),
+        kernel_events: AtomicU32::new(0),
+        kernel_data: AtomicU64::new(0),
+        data: AtomicU64::new(0),
+        armed: AtomicU32::new(0),
+        generation: AtomicU32::new(0),
+        marks: AtomicU32::new(0),
+        next_ready: AtomicPtr::new(core::ptr::null_mut()),
+        next_hot: AtomicPtr::new(core::ptr::null_mut()),
+        prev_hot: AtomicPtr::new(core::ptr::null_mut()),
+        next_dirty: AtomicPtr::new(core::ptr::null_mut()),
+        next_full: AtomicPtr::new(core::ptr::null_mut()),
+        number: AtomicU32::new(0),
+    };
+}
+
 /// Bit of `Reg::marks`: in the ready list.
 pub const REG_READY: u32 = 1;
 /// Bit of `Reg::marks`: in the hot list.
@@ -168,9 +201,6 @@ pub const REG_BELL: u32 = 256;
 /// Bit of `Reg::marks`: with `REG_HOT`, in the belled list.
 pub const REG_BELLED: u32 = 512;
 
-/// The number of registrations that one connection can have; with more, it stays on TCP.
-pub const REGS: usize = 2;
-
 pub(crate) fn reg_ref<'a>(p: *mut Reg) -> Option<&'a Reg> {
     // SAFETY: null, or a Reg inside the pool of connections, which is never unmapped.
     unsafe { p.as_ref() }
@@ -181,12 +211,12 @@ pub(crate) fn ptr(reg: &Reg) -> *mut Reg {
 }
 
 /// Is the connection in any epoll set?
-pub fn is_registered(regs: &[Reg]) -> bool {
+pub fn is_registered(regs: &Regs) -> bool {
     regs.iter().any(|r| !r.ep.load(Ordering::Relaxed).is_null())
 }
 
 /// The one set that the connection is in; null: none, or several.
-pub fn only_set(regs: &[Reg]) -> *mut Ep {
+pub fn only_set(regs: &Regs) -> *mut Ep {
     let sets = regs.iter().map(|r| r.ep.load(Ordering::Relaxed));
     let mut sets = sets.filter(|set| !set.is_null());
     match (sets.next(), sets.next()) {
@@ -196,8 +226,8 @@ pub fn only_set(regs: &[Reg]) -> *mut Ep {
 }
 
 /// Makes the next wait on a set with this connection look at it again. The caller holds no lane lock.
-pub fn look_again(regs: &[Reg]) {
-    for reg in regs {
+pub fn look_again(regs: &Regs) {
+    for reg in regs.iter() {
         if let Some((ep, _held)) = set_of(reg) {
             push_ready(ep, reg);
         }
@@ -207,8 +237,8 @@ pub fn look_again(regs: &[Reg]) {
 /// Makes the next wait report that the connection can send, to edge-triggered registrations too: a send failed though
 /// TCP was not full. The caller holds no lane lock.
 #[cold]
-pub fn writable_again(regs: &[Reg], upgraded: bool) {
-    for reg in regs {
+pub fn writable_again(regs: &Regs, upgraded: bool) {
+    for reg in regs.iter() {
         if let Some((ep, _held)) = set_of(reg)
             && !marked(reg, REG_ABSENT)
             && may_report(reg)
@@ -227,13 +257,13 @@ pub fn writable_again(regs: &[Reg], upgraded: bool) {
 /// relies on the connection's `bell`. If it may, this puts it on the sets' lists of awake connections. `hang` puts the bell
 /// into the set; `ask` asks the sender to ring it. The caller holds `rx_lock`, so the sets' locks are only tried.
 pub fn may_wake(
-    regs: &[Reg],
+    regs: &Regs,
     bell: Option<&Bell>,
     hang: impl Fn(&Ep, &Bell) -> bool,
     ask: impl Fn(&Ep, &Bell),
 ) -> bool {
     let only = only_set(regs);
-    for reg in regs {
+    for reg in regs.iter() {
         if reg.ep.load(Ordering::Acquire).is_null() {
             continue;
         }
@@ -243,8 +273,10 @@ pub fn may_wake(
         if ep.inherited.load(Ordering::Relaxed) != 0 {
             return false;
         }
+        let is_own = |b: &&Bell| core::ptr::eq(only, ep) && b.sleeper == Sleeper::on_set(ep);
         let bell = bell
-            .filter(|b| core::ptr::eq(only, ep) && b.sleeper == Sleeper::on_set(ep) && hang(ep, b));
+            .filter(is_own)
+            .filter(|b| may_have_bells(ep) && hang(ep, b));
         match bell {
             Some(_) => mark(reg, REG_BELL),
             None => unmark(reg, REG_BELL),
@@ -266,8 +298,8 @@ pub fn may_wake(
 
 /// Drops the registrations of a descriptor `n` that is being closed. The kernel drops them when the last descriptor of
 /// the socket goes; while others stay, it keeps them. But those that the program has deleted before go in any case.
-pub fn drop_fd(regs: &[Reg], n: i32, last: bool) {
-    for reg in regs {
+pub fn drop_fd(regs: &Regs, n: i32, last: bool) {
+    for reg in regs.iter() {
         let Some((ep, _held)) = set_of(reg) else {
             continue;
         };

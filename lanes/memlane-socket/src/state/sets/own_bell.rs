@@ -67,15 +67,16 @@ pub(crate) fn rung_by(data: u64) -> Option<Rung> {
     }
 }
 
-/// Reads the set's eventfd after it has fired.
-pub(crate) fn silence(ep: &Ep) {
+/// Reads the set's eventfd after it has fired. Returns whether it had.
+pub(crate) fn silence(ep: &Ep) -> bool {
     let mut count = 0u64;
     let bell = ep.bell.load(Ordering::Relaxed);
     if bell <= 0 {
-        return; // the eventfd of another process that shares the set, which reads it itself
+        return false; // the eventfd of another process that shares the set, which reads it itself
     }
     // SAFETY: eight bytes, as an eventfd returns them; it does not block.
-    let _ = unsafe { memlane_sys::syscall!(libc::SYS_read, bell, &raw mut count, 8) };
+    let read = unsafe { memlane_sys::syscall!(libc::SYS_read, bell, &raw mut count, 8) };
+    read.is_ok()
 }
 
 /// The value that is written to a set's eventfd.

@@ -16,16 +16,13 @@ pub fn ctl_of_connection(
 ) -> Option<c_int> {
     let Some(ep) = process::ep_of(epfd) else {
         // A set whose creation was not seen: its waits cannot see rings.
-        if op == libc::EPOLL_CTL_ADD
-            && let Some(conn) = process::conn_of(fd)
-        {
-            crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND);
+        if op == libc::EPOLL_CTL_ADD {
+            is_waited_for_unseen(fd);
         }
         return None;
     };
     if let Some(inner) = process::ep_of(fd) {
-        is_waited_for(inner);
-        return None;
+        return nested::ctl(ep, op, inner, fd, event);
     }
     let conn = process::conn_of(fd)?;
     crate::hooks::calls::touch(&conn);
@@ -43,10 +40,32 @@ pub(super) fn find<'a>(ep: &Ep, conn: &'a Conn, fd: c_int) -> Option<&'a Reg> {
     })
 }
 
-/// Handles a set that something else waits on which cannot see rings: its connections stay on TCP.
-pub fn is_waited_for(ep: &Ep) {
-    if ep.nested.swap(1, Ordering::Relaxed) == 0 {
+/// Handles a descriptor that something waits on which cannot see rings.
+fn is_waited_for_unseen(fd: c_int) {
+    if let Some(ep) = process::ep_of(fd) {
+        is_waited_for(ep);
+    } else if let Some(conn) = process::conn_of(fd) {
+        crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND);
+    }
+}
+
+/// Handles a set that something waits on which cannot see rings: its connections, and those of sets in it, stay on TCP.
+pub fn is_waited_for(ep: &'static Ep) {
+    if ep.nested.swap(UNFOLLOWED, Ordering::AcqRel) != UNFOLLOWED {
         bar_all(ep, Reason::WAIT_KIND);
+        flush_dirty(ep);
+        tell_of_news(ep);
+        nests_in(ep).filter_map(Nest::inner).for_each(is_waited_for);
+    }
+}
+
+/// Makes the kernel report the set if a ring has something that is still to be read.
+fn tell_of_news(ep: &'static Ep) {
+    harvest(ep, false);
+    if nested::news(ep).is_some()
+        && let Some(_held) = ep.lock.lock()
+    {
+        ring_bell(ep, &process::HIDING);
     }
 }
 
@@ -109,7 +128,8 @@ fn add_again(ep: &Ep, conn: &ConnRef, fd: c_int, events: u32, data: u64) -> Opti
         real::set_errno(libc::EEXIST);
         return Some(-1);
     }
-    if events & NOT_OURS == 0 && may_wait(ep, conn.upgraded()) {
+    let is_exclusive = (events | reg.events.load(Ordering::Relaxed)) & EXCLUSIVE != 0;
+    if events & NOT_OURS == 0 && !is_exclusive && may_wait(ep, conn.upgraded()) {
         change_later(ep, reg, events, data);
         process::count(Counter::CtlAvoided, 1);
         return Some(0);
@@ -126,8 +146,8 @@ pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_
     if let Some(done) = add_again(ep, conn, fd, events, data) {
         return done;
     }
-    let follows = events & NOT_OURS == 0 && ep.nested.load(Ordering::Relaxed) == 0;
-    let Some(reg) = follows.then(|| claim(ep, conn)).flatten() else {
+    let follows = events & NOT_OURS == 0 && ep.nested.load(Ordering::Relaxed) != UNFOLLOWED;
+    let Some(reg) = follows.then(|| conn.regs.claim(ep)).flatten() else {
         drop(held);
         return add_unseen(ep, conn, fd, event);
     };
@@ -151,16 +171,6 @@ pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_
     drop(held);
     join(ep, conn, reg);
     0
-}
-
-/// Claims a registration of `conn` that was free until now, and so is in no list. The caller holds the set's lock;
-/// another thread may be adding the connection to another set.
-fn claim<'a>(ep: &Ep, conn: &'a Conn) -> Option<&'a Reg> {
-    let (none, ours) = (core::ptr::null_mut(), core::ptr::from_ref(ep).cast_mut());
-    conn.regs.iter().find(|r| {
-        r.ep.compare_exchange(none, ours, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    })
 }
 
 /// Adds a registration that the readiness of rings cannot follow.
@@ -216,6 +226,18 @@ pub(super) fn kick(ep: &Ep, reg: &Reg) {
     }
 }
 
+/// Why the kernel would not change this registration.
+fn not_to_be_modified(reg: &Reg, events: u32) -> Option<c_int> {
+    let is_exclusive = |events| events & EXCLUSIVE != 0;
+    if is_exclusive(events) {
+        return Some(libc::EINVAL);
+    }
+    if marked(reg, REG_ABSENT) {
+        return Some(libc::ENOENT);
+    }
+    is_exclusive(reg.events.load(Ordering::Relaxed)).then_some(libc::EINVAL)
+}
+
 pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);
     let (Some((events, data)), Some(held)) = (asked(event), ep.lock.lock()) else {
@@ -229,8 +251,8 @@ pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epo
         drop(held);
         crate::protocol::upgrade::bar(conn, Reason::WAIT_KIND);
     } else {
-        if marked(reg, REG_ABSENT) {
-            real::set_errno(libc::ENOENT);
+        if let Some(error) = not_to_be_modified(reg, events) {
+            real::set_errno(error);
             return -1;
         }
         if may_wait(ep, conn.upgraded()) {

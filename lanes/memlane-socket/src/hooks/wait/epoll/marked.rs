@@ -75,7 +75,8 @@ impl Marked {
         self.count_news(board::since_of(conn));
     }
 
-    fn count_news(&mut self, since: u64) {
+    /// The same for news that came at `since`.
+    pub(super) fn count_news(&mut self, since: u64) {
         let later = |s: &Stretch| s.at <= since;
         let passed = self.stretches[..self.count]
             .iter()

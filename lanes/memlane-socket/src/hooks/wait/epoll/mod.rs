@@ -21,12 +21,14 @@
 mod ctl;
 mod marked;
 mod nap;
+pub(super) mod nested;
 mod oneshot;
 mod park;
 mod sleep;
 mod waiter;
 
 pub use ctl::{ctl, ctl_of_connection, is_waited_for};
+pub(super) use waiter::harvest;
 pub use waiter::{Sleep, wait};
 
 use crate::protocol::board;
@@ -44,11 +46,10 @@ use memlane_core::stats::Counter;
 use memlane_sys::time::ticks;
 
 const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const WAKEUP: u32 = libc::EPOLLWAKEUP as u32;
 
 /// Kinds of registration that the readiness of rings does not follow.
-const NOT_OURS: u32 = EXCLUSIVE | WAKEUP;
+const NOT_OURS: u32 = WAKEUP;
 
 /// While the rings keep a wait busy, it looks at the kernel's side of the set (listeners, timers, plain sockets, ends
 /// of streams) this often, in µs …
@@ -59,5 +60,5 @@ const KERNEL_EVERY_WAITS: u32 = 64;
 const KERNEL_EVERY_SPIN_US: u64 = 10;
 
 fn reg_conn(reg: &Reg) -> Option<&'static Conn> {
-    process::conn_at(reg.number.load(Ordering::Relaxed) as usize / REGS)
+    process::conn_at(conn_index(reg)?)
 }

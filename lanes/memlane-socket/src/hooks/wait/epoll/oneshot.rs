@@ -13,19 +13,25 @@ fn decode(ep: &Ep, data: u64) -> Option<&'static Reg> {
     if known == 0 {
         return None; // the library has made no number yet
     }
-    let index = usize::try_from((data ^ known) >> GENERATION_BITS).ok()?;
-    let conn = process::conn_at(index / REGS)?;
-    let reg = &conn.regs[index % REGS];
+    let number = u32::try_from((data ^ known) >> GENERATION_BITS).ok()?;
+    let reg = spare_reg(number).or_else(|| own_reg(number as usize))?;
     let ours = reg.events.load(Ordering::Relaxed) & ONESHOT != 0
         && core::ptr::eq(reg.ep.load(Ordering::Acquire), ep)
         && cookie(reg) == data;
     ours.then_some(reg)
 }
 
+fn own_reg(number: usize) -> Option<&'static Reg> {
+    let conn = process::conn_at(number / REGS)?;
+    conn.regs.iter().nth(number % REGS)
+}
+
 /// Could `data` be a number of ours, even of a registration that is gone?
 fn looks_like_ours(data: u64) -> bool {
     let known = BASE.load(Ordering::Relaxed);
-    known != 0 && (data ^ known) >> GENERATION_BITS < process::conns_made() as u64 * REGS as u64
+    let number = (data ^ known) >> GENERATION_BITS;
+    let made = process::conns_made() as u64 * REGS as u64;
+    known != 0 && (number < made || u32::try_from(number).is_ok_and(is_spare))
 }
 
 /// Notes that a ring's news have been reported. The caller holds the set's lock.
@@ -61,7 +67,7 @@ pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> Came {
         let (bits, data) = (events[i].events, events[i].u64);
         match rung_by(data) {
             Some(Rung::Own) => {
-                silence(ep);
+                let _ = silence(ep);
                 continue;
             }
             Some(Rung::Chunk(name)) => {

@@ -3,10 +3,16 @@
 use super::*;
 
 #[derive(PartialEq, Eq)]
-pub(super) enum AllParked {
+pub(in crate::hooks::wait) enum AllParked {
     Yes,
     No,
     Stuck,
+}
+
+impl AllParked {
+    pub(in crate::hooks::wait) fn is_stuck(&self) -> bool {
+        *self == AllParked::Stuck
+    }
 }
 
 enum ParkedReg {
@@ -50,6 +56,22 @@ pub(super) fn park_list(
         }
     }
     AllParked::Yes
+}
+
+/// Parks the connections of a list, except for those with unread bytes; `No`: there is one.
+pub(super) fn park_what_is_read(ep: &Ep, list: &core::sync::atomic::AtomicPtr<Reg>) -> AllParked {
+    let mut all = AllParked::Yes;
+    let mut at = list.load(Ordering::Relaxed);
+    while let Some(reg) = reg_ref(at) {
+        at = reg.next_hot.load(Ordering::Relaxed);
+        match park_reg(reg) {
+            ParkedReg::Yes => drop_hot(ep, reg),
+            ParkedReg::ByTcp => {}
+            ParkedReg::Stuck => return AllParked::Stuck,
+            ParkedReg::Report => all = AllParked::No,
+        }
+    }
+    all
 }
 
 fn park_reg(reg: &Reg) -> ParkedReg {

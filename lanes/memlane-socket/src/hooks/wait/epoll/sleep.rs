@@ -5,6 +5,7 @@
 //! be given back.
 
 use super::nap::nap;
+use super::nested;
 use super::park::{AllParked, ask_again, park_list};
 use super::waiter::{Round, Waiter, harvest, translated};
 use super::*;
@@ -19,6 +20,23 @@ impl Waiter<'_> {
     /// Parks the awake connections that no bell can report, asks for the bells of the others, and counts this thread as
     /// asleep.
     pub(super) fn park_all(&mut self) -> AllParked {
+        if self.ep.below.load(Ordering::Relaxed) == 0 {
+            return self.park_own();
+        }
+        let mut parked = self.under.lie_down_below(self.ep);
+        if parked == AllParked::Yes {
+            harvest(self.ep, false);
+            nested::look_below(self.ep);
+            parked = self.park_own();
+        }
+        if parked != AllParked::Yes {
+            self.under.get_up();
+        }
+        parked
+    }
+
+    /// The same for this set alone.
+    fn park_own(&mut self) -> AllParked {
         let Some(_held) = self.ep.lock.lock() else {
             return AllParked::Stuck;
         };
@@ -52,7 +70,7 @@ impl Waiter<'_> {
 
     /// May this thread rely on bells? With a signal mask it sleeps in one piece and would never look by itself.
     pub(super) fn may_rely(&self) -> bool {
-        !self.masked && self.restless < RESTLESS && self.ep.inherited.load(Ordering::Relaxed) == 0
+        !self.masked && self.restless < RESTLESS && may_have_bells(self.ep)
     }
 
     /// Is it time to park connections that have been idle? The caller holds the set's lock.
@@ -69,9 +87,16 @@ impl Waiter<'_> {
         is_due
     }
 
-    /// Counts this thread as awake. Its senders need not ring any more, unless other threads still sleep.
-    fn get_up(&self) {
+    /// Counts this thread as awake. Its senders need not ring any more, unless other threads still sleep. Returns whether the
+    /// kernel may have reported a set below that has nothing.
+    fn get_up(&mut self) -> bool {
         board::looking(ticks());
+        let is_perhaps_false = self.under.get_up();
+        self.get_up_here();
+        is_perhaps_false
+    }
+
+    fn get_up_here(&self) {
         let held = self.ep.lock.lock();
         self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
         if !self.relies || held.is_none() {
@@ -87,7 +112,7 @@ impl Waiter<'_> {
     /// Sleeps in the kernel. `None`: a bell has rung, so the rings must be looked at, or a look at unused rings is due.
     /// `signals` is the number of handlers that had run when the wait began.
     pub(super) fn sleep_parked(&mut self, deadline: Option<u64>, signals: u32) -> Option<c_int> {
-        flush_dirty(self.ep);
+        nested::flush(self.ep);
         process::count(Counter::KernelWaits, 1);
         let start = ticks();
         let whole = self.remaining(deadline);
@@ -101,7 +126,7 @@ impl Waiter<'_> {
         };
         let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), nap.unwrap_or(whole));
         let keep = real::errno();
-        self.get_up();
+        let is_perhaps_false = self.get_up();
         let now = ticks();
         self.ep.asked.store(now, Ordering::Relaxed);
         if n > 0 {
@@ -115,7 +140,11 @@ impl Waiter<'_> {
         if n <= 0 {
             return Some(n);
         }
-        let came = oneshot::translate(self.ep, &mut self.out[..n.cast_unsigned() as usize]);
+        let mut came = n.cast_unsigned() as usize;
+        if is_perhaps_false {
+            came = nested::drop_false(self.ep, &mut self.out[..came]);
+        }
+        let came = oneshot::translate(self.ep, &mut self.out[..came]);
         let reported = match came.bell_at {
             Some(at) => self.with_rings(came.left, at),
             None => came.left,
@@ -127,7 +156,8 @@ impl Waiter<'_> {
     /// Reports the rings where the bell lay among the kernel's `left` events, which is where their first news came. Returns
     /// the number of entries.
     fn with_rings(&mut self, left: usize, bell_at: usize) -> usize {
-        harvest(self.ep);
+        harvest(self.ep, false);
+        nested::look_below(self.ep);
         let places = self.out.len();
         let mut round = Round::behind_kernel(left);
         self.report_rings(&mut round, places);
@@ -148,7 +178,7 @@ impl Waiter<'_> {
         us: u64,
         signals: u32,
     ) -> Option<c_int> {
-        flush_dirty(self.ep);
+        nested::flush(self.ep);
         process::count(Counter::KernelWaits, 1);
         let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
         let left = |d: u64| d.saturating_sub(ticks()) / per_us;
@@ -163,11 +193,15 @@ impl Waiter<'_> {
             nap(self.ep, self.out, us)
         };
         let keep = real::errno();
-        self.get_up();
+        let is_perhaps_false = self.get_up();
         real::set_errno(keep);
         self.ep.asked.store(ticks(), Ordering::Relaxed);
         if n > 0 {
-            let left = translated(self.ep, self.out, n);
+            let mut came = n.cast_unsigned() as usize;
+            if is_perhaps_false {
+                came = nested::drop_false(self.ep, &mut self.out[..came]);
+            }
+            let left = translated(self.ep, self.out, came as c_int);
             return (left > 0).then_some(left);
         }
         let is_over = deadline.is_some_and(|d| ticks() >= d);

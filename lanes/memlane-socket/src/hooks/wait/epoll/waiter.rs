@@ -2,6 +2,7 @@
 
 use super::marked::Marked;
 use super::nap::nap;
+use super::nested::{self, Under};
 use super::park::AllParked;
 use super::*;
 use crate::protocol::lane::trim::Pieces;
@@ -24,15 +25,7 @@ pub fn wait(
     let Some(ep) = process::ep_of(epfd) else {
         return sleep(events, max, timeout);
     };
-    // Only once: connections that are added later are looked at when they are added.
-    if ep.inherited.load(Ordering::Relaxed) == 1 {
-        ep.inherited.store(2, Ordering::Relaxed);
-        process::for_live(|conn| {
-            if is_registered(&conn.regs) {
-                crate::hooks::calls::touch_conn(conn);
-            }
-        });
-    }
+    nested::touch_inherited(ep);
     if max <= 0 || events.is_null() {
         return sleep(events, max, timeout);
     }
@@ -47,6 +40,8 @@ pub fn wait(
         pieces: Pieces::WHOLE,
         relies: false,
         restless: 0,
+        under: Under::new(),
+        has_looked: false,
     }
     .run()
 }
@@ -84,9 +79,27 @@ impl Round {
         }
     }
 
+    /// Looks at a level-triggered registration again afterwards.
+    pub(super) fn keep(&mut self, reg: &Reg) {
+        self.again[self.kept] = ptr(reg);
+        self.kept += 1;
+    }
+
+    /// Counts an event of the rings, whose news came at `since`, for the marks that it belongs behind.
+    pub(super) fn count_news(&mut self, since: u64) {
+        if let Some(marked) = self.marked.as_mut().filter(|_| !self.asked) {
+            marked.count_news(since);
+        }
+    }
+
     /// Adds an event. A registration gets one entry, as from the kernel, even if both its ring and its socket have
     /// news; `others` are the entries that may belong to the same registration.
-    fn add(&mut self, out: &mut [epoll_event], event: epoll_event, others: &Range<usize>) {
+    pub(super) fn add(
+        &mut self,
+        out: &mut [epoll_event],
+        event: epoll_event,
+        others: &Range<usize>,
+    ) {
         let data = event.u64;
         if let Some(twin) = out[others.clone()].iter_mut().find(|e| { e.u64 } == data) {
             twin.events |= event.events;
@@ -98,19 +111,30 @@ impl Round {
 }
 
 /// Puts the connections whose peers have published something on the ready lists of their sets, for all sets of the
-/// process. The caller waits on the set `own`.
-pub(super) fn harvest(own: &Ep) {
+/// process. The caller waits on the set `own`. With `EPOLLEXCLUSIVE`, news end at this set if the caller `is_waiting` for them:
+/// sets behind it are not told.
+pub(in crate::hooks::wait) fn harvest(own: &Ep, is_waiting: bool) {
     if !board::any_hot() {
         return;
     }
     board::harvest(own, |conn| {
-        for reg in &conn.regs {
-            if let Some((ep, _held)) = set_of(reg) {
+        for reg in conn.regs.iter() {
+            if let Some((ep, held)) = set_of(reg) {
+                let is_last = is_waiting
+                    && reg.events.load(Ordering::Relaxed) & EXCLUSIVE != 0
+                    && core::ptr::eq(ep, own);
                 mark(reg, REG_IN_EDGE);
                 push_ready(ep, reg);
                 // The peer's bell, if it has rung, found nothing: this thread has taken its news.
                 if !core::ptr::eq(ep, own) && ep.bells.sleepers.load(Ordering::Relaxed) != 0 {
                     ring_bell(ep, &process::HIDING);
+                }
+                drop(held);
+                if ep.nested.load(Ordering::Relaxed) == FOLLOWED {
+                    nested::keep_place(ep);
+                }
+                if is_last {
+                    break;
                 }
             }
         }
@@ -128,6 +152,10 @@ pub(super) struct Waiter<'a> {
     pub(super) relies: bool,
     /// How often this wait could not lie down, because there were news.
     pub(super) restless: u32,
+    /// Has this wait looked at the rings? What a later look finds has come since.
+    has_looked: bool,
+    /// The sets below that this thread sleeps on, too.
+    pub(super) under: Under,
 }
 
 impl Waiter<'_> {
@@ -148,7 +176,8 @@ impl Waiter<'_> {
                 return c_int::try_from(n).unwrap_or(c_int::MAX);
             }
             if self.timeout == 0 {
-                flush_dirty(self.ep);
+                self.ep.asked.store(start, Ordering::Relaxed);
+                nested::flush(self.ep);
                 let n = self.kernel(0, 0);
                 // A bell that was meant for another thread may have rung.
                 let is_left = n == 0 && !self.ep.ready_head.load(Ordering::Relaxed).is_null();
@@ -158,7 +187,7 @@ impl Waiter<'_> {
                     n
                 };
             }
-            let awake = first_awake(self.ep);
+            let awake = nested::any_awake(self.ep);
             if awake.is_some() || self.is_any_full() {
                 let budget = self.budget(deadline);
                 // A wait that is about to sleep asks the kernel by that. But where that would park many connections, news
@@ -182,7 +211,7 @@ impl Waiter<'_> {
                     Spun::Nothing => {}
                 }
                 if let Some(us) = self.nap_instead(deadline) {
-                    flush_dirty(self.ep);
+                    nested::flush(self.ep);
                     let n = nap(self.ep, self.out, us);
                     let n = translated(self.ep, self.out, n);
                     if n != 0 {
@@ -193,7 +222,7 @@ impl Waiter<'_> {
             }
             match self.park_all() {
                 AllParked::No => {}
-                AllParked::Yes if self.is_any_full() => {
+                AllParked::Yes if self.is_any_full() || self.under.is_any_awake => {
                     if let Some(n) = self.nap_parked(deadline, naps.next_us(), signals) {
                         return n;
                     }
@@ -219,7 +248,9 @@ impl Waiter<'_> {
             let first = reg_ref(list.load(Ordering::Relaxed));
             first.is_some_and(|reg| !reg.next_hot.load(Ordering::Relaxed).is_null())
         };
-        is_long(&self.ep.hot) || !self.may_rely() && is_long(&self.ep.belled)
+        is_long(&self.ep.hot)
+            || !self.may_rely() && is_long(&self.ep.belled)
+            || self.ep.below.load(Ordering::Relaxed) != 0
     }
 
     /// How long to nap, in microseconds, instead of parking. A wait whose time is over does not nap.
@@ -232,18 +263,12 @@ impl Waiter<'_> {
 
     /// Does a connection of the set wait for room in its ring?
     fn is_any_full(&self) -> bool {
-        !self.ep.full.load(Ordering::Relaxed).is_null()
+        nested::any_full(self.ep)
     }
 
     /// Makes the connections reportable that have got room in their rings. Returns whether there is one.
     fn find_room(&self) -> bool {
-        if !self.is_any_full() {
-            return false;
-        }
-        let Some(_held) = self.ep.lock.lock() else {
-            return false;
-        };
-        drop_full(self.ep, |reg| !reg_conn(reg).is_some_and(room::is_full))
+        self.is_any_full() && nested::find_room(self.ep)
     }
 
     /// Gets what the kernel has before a spin, if it was not asked lately.
@@ -254,7 +279,7 @@ impl Waiter<'_> {
             return 0;
         }
         self.ep.asked.store(now, Ordering::Relaxed);
-        flush_dirty(self.ep);
+        nested::flush(self.ep);
         self.kernel(0, 0)
     }
 
@@ -289,7 +314,10 @@ impl Waiter<'_> {
     /// Fills `out` with the rings' events, in the order in which the connections became ready, and with the kernel's
     /// events when its turn has come. Returns the number of entries; 0: the rings have nothing.
     fn collect(&mut self, now: u64) -> usize {
-        harvest(self.ep);
+        let is_waiting = self.has_looked && self.timeout != 0;
+        harvest(self.ep, is_waiting);
+        self.has_looked = true;
+        nested::look_below(self.ep);
         if self.ep.ready_head.load(Ordering::Relaxed).is_null() {
             return 0;
         }
@@ -342,7 +370,10 @@ impl Waiter<'_> {
         let compared = if round.asked { before } else { 0 };
         while round.filled < limit && round.kept < round.again.len() {
             let Some(reg) = pop_ready(self.ep) else { break };
-            let Some(conn) = reg_conn(reg) else { continue };
+            let Some(conn) = reg_conn(reg) else {
+                self.report_nest(round, reg, compared);
+                continue;
+            };
             let asked = reg.events.load(Ordering::Relaxed);
             let report = report(conn, reg, asked);
             if report == 0 {
@@ -358,8 +389,7 @@ impl Waiter<'_> {
                 marked.count(conn);
             }
             if asked & ET == 0 {
-                round.again[round.kept] = ptr(reg);
-                round.kept += 1;
+                round.keep(reg);
             }
         }
         self.ep.turns.rings_reported(round.filled - before);
@@ -370,7 +400,7 @@ impl Waiter<'_> {
         let ep = self.ep;
         ep.asked.store(now, Ordering::Relaxed);
         ep.unasked.store(0, Ordering::Relaxed);
-        flush_dirty(ep);
+        nested::flush(ep);
         let (first, places) = (round.filled, self.out.len());
         let got = usize::try_from(self.kernel(first, 0)).unwrap_or(0);
         for i in first..first + got {
@@ -400,7 +430,7 @@ impl Waiter<'_> {
         };
         for reg in round.again[..round.kept].iter().filter_map(|p| reg_ref(*p)) {
             if belongs_to(reg, self.ep) {
-                push_ready(self.ep, reg);
+                look_again_at(self.ep, reg);
             }
         }
     }
@@ -425,7 +455,7 @@ impl Waiter<'_> {
                 return true;
             }
             if turns.is_multiple_of(8) && ticks().wrapping_sub(asked) > every {
-                flush_dirty(ep);
+                nested::flush(ep);
                 from_kernel = kernel(ep, self.out, 0, self.sleep);
                 asked = ticks();
                 board::looking(asked);
@@ -449,7 +479,7 @@ impl Waiter<'_> {
         if full.is_some_and(room::is_peer_here) {
             return true;
         }
-        let Some(conn) = first_awake(self.ep).and_then(reg_conn) else {
+        let Some(conn) = nested::any_awake(self.ep).and_then(reg_conn) else {
             return false;
         };
         if conn.rx_mode() != RxMode::Hot {
@@ -505,15 +535,36 @@ pub(super) fn translated(ep: &Ep, out: &mut [epoll_event], n: c_int) -> c_int {
     }
     let came = oneshot::translate(ep, &mut out[..n.cast_unsigned() as usize]);
     if came.bell_at.is_some() {
-        harvest(ep);
+        harvest(ep, false);
     }
     came.left as c_int
 }
 
-/// The events that the rings have to report for a registration; 0: none.
+/// The events that the rings have to report for a registration; 0: none. The registration's edges are over then.
 pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
+    let (readable, writable) = due(conn, reg, asked);
+    let mut bits = 0;
+    if readable {
+        bits |= asked & IN;
+        unmark(reg, REG_IN_EDGE);
+    }
+    if writable {
+        bits |= asked & OUT;
+        unmark(reg, REG_OUT_EDGE | REG_ROOM);
+    }
+    bits
+}
+
+/// Would [`report`] have something?
+pub(super) fn has_report(conn: &Conn, reg: &Reg, asked: u32) -> bool {
+    due(conn, reg, asked) != (false, false)
+}
+
+/// Are input and output to be reported for a registration?
+#[inline(always)]
+fn due(conn: &Conn, reg: &Reg, asked: u32) -> (bool, bool) {
     if marked(reg, REG_ABSENT) || !may_report(reg) {
-        return 0;
+        return (false, false);
     }
     // The kernel does not know of ring bytes behind bytes of its own that the program has not read yet.
     let is_edge = || asked & ET != 0 && marked(reg, REG_IN_EDGE);
@@ -530,20 +581,8 @@ pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
     };
     let writable = asked & OUT != 0 && (marked(reg, REG_ROOM) || by_ring());
     // An edge on either side makes the kernel report the whole state.
-    let due = asked & ET == 0
+    let is_due = asked & ET == 0
         || readable && marked(reg, REG_IN_EDGE)
         || writable && marked(reg, REG_OUT_EDGE);
-    if !due {
-        return 0;
-    }
-    let mut bits = 0;
-    if readable {
-        bits |= asked & IN;
-        unmark(reg, REG_IN_EDGE);
-    }
-    if writable {
-        bits |= asked & OUT;
-        unmark(reg, REG_OUT_EDGE | REG_ROOM);
-    }
-    bits
+    (is_due && readable, is_due && writable)
 }
