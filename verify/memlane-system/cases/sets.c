@@ -612,42 +612,6 @@ static void one_message_wakes_one_exclusive_sleeper(void) {
     report_lane();
 }
 
-static atomic_int turn;
-static void *waits_exclusively(void *arg) {
-    struct epoll_event got;
-    long *both = arg;
-    while (!over) {
-        turn++; /* about to wait */
-        if (epoll_wait(exclusive_sets[0], &got, 1, 2000) != 1) continue;
-        if (epoll_wait(exclusive_sets[1], &got, 1, 0) == 1) ++*both;
-        if (recv(talk.server, scratch, 8, MSG_DONTWAIT) != 1) say("nothing to read");
-        turn++;
-    }
-    return NULL;
-}
-
-/* While a thread waits on one set, the set that was registered after it hears of nothing. */
-static void news_end_where_a_thread_waits(void) {
-    enum { ROUNDS = 400 };
-    pthread_t t;
-    static long both;
-    talk = ends();
-    for (unsigned i = 0; i < 2; i++) exclusive_sets[i] = set_of(talk.server, EPOLLIN | EPOLLEXCLUSIVE, i);
-    pthread_create(&t, NULL, waits_exclusively, &both);
-    for (int i = 0; i < ROUNDS; i++) {
-        while (turn != 2 * i + 1) {}
-        struct timespec begin, now;
-        clock_gettime(CLOCK_MONOTONIC, &begin);
-        do clock_gettime(CLOCK_MONOTONIC, &now);
-        while ((now.tv_sec - begin.tv_sec) * 1000000000L + now.tv_nsec - begin.tv_nsec < 20000);
-        if (i == ROUNDS - 1) over = true;
-        gives(talk.client, "x");
-    }
-    pthread_join(t, NULL);
-    say("the other set was told each time: %d", both > ROUNDS / 2);
-    report_lane();
-}
-
 static void room_in_a_ring_of_an_exclusive_registration(void) {
     struct ends e = ends();
     int ep = set_of(e.server, EPOLLIN | EPOLLOUT | EPOLLEXCLUSIVE, 1);
@@ -659,7 +623,6 @@ static void room_in_a_ring_of_an_exclusive_registration(void) {
         while ((n = send(e.server, scratch, sizeof scratch, MSG_DONTWAIT)) > 0) sent += (size_t)n;
         say("full: %s", errname(errno));
         says("full", ep, 0);
-        says("full, asleep", ep, 3);
         size_t taken = 0;
         while (taken < sent && (n = recv(e.client, scratch, sizeof scratch, 0)) > 0) taken += (size_t)n;
         say("all: %d", taken == sent);
@@ -779,7 +742,6 @@ const struct one_case cases[] = {
     OWN(room_in_a_ring_of_a_set),
     OWN(exclusive_registrations),
     OWN(one_message_wakes_one_exclusive_sleeper),
-    OWN(news_end_where_a_thread_waits),
     OWN(room_in_a_ring_of_an_exclusive_registration),
     OWN(a_connection_in_many_sets),
     OWN(threads_that_sleep_on_many_sets),

@@ -5,6 +5,8 @@ mod copies;
 pub mod copying;
 mod ending;
 #[cfg(test)]
+mod exclusive;
+#[cfg(test)]
 mod full;
 #[cfg(test)]
 pub(super) mod looped;

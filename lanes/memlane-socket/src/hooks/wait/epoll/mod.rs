@@ -29,6 +29,8 @@ mod waiter;
 
 pub use ctl::{ctl, ctl_of_connection, is_waited_for};
 pub(super) use waiter::harvest;
+#[cfg(test)]
+pub(crate) use waiter::tell_sets;
 pub use waiter::{Sleep, wait};
 
 use crate::protocol::board;

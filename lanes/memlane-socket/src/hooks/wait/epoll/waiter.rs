@@ -117,28 +117,32 @@ pub(in crate::hooks::wait) fn harvest(own: &Ep, is_waiting: bool) {
     if !board::any_hot() {
         return;
     }
-    board::harvest(own, |conn| {
-        for reg in conn.regs.iter() {
-            if let Some((ep, held)) = set_of(reg) {
-                let is_last = is_waiting
-                    && reg.events.load(Ordering::Relaxed) & EXCLUSIVE != 0
-                    && core::ptr::eq(ep, own);
-                mark(reg, REG_IN_EDGE);
-                push_ready(ep, reg);
-                // The peer's bell, if it has rung, found nothing: this thread has taken its news.
-                if !core::ptr::eq(ep, own) && ep.bells.sleepers.load(Ordering::Relaxed) != 0 {
-                    ring_bell(ep, &process::HIDING);
-                }
-                drop(held);
-                if ep.nested.load(Ordering::Relaxed) == FOLLOWED {
-                    nested::keep_place(ep);
-                }
-                if is_last {
-                    break;
-                }
-            }
+    board::harvest(own, |conn| tell_sets(own, conn, is_waiting));
+}
+
+/// Tells the sets of a connection that it has news: see [`harvest`].
+#[inline]
+pub(crate) fn tell_sets(own: &Ep, conn: &Conn, is_waiting: bool) {
+    for reg in conn.regs.iter() {
+        let Some((ep, held)) = set_of(reg) else {
+            continue;
+        };
+        let is_own = core::ptr::eq(ep, own);
+        mark(reg, REG_IN_EDGE);
+        push_ready(ep, reg);
+        // The peer's bell, if it has rung, found nothing: this thread has taken its news.
+        if !is_own && ep.bells.sleepers.load(Ordering::Relaxed) != 0 {
+            ring_bell(ep, &process::HIDING);
         }
-    });
+        let is_exclusive = reg.events.load(Ordering::Relaxed) & EXCLUSIVE != 0;
+        drop(held);
+        if ep.nested.load(Ordering::Relaxed) == FOLLOWED {
+            nested::keep_place(ep);
+        }
+        if is_waiting && is_own && is_exclusive {
+            return;
+        }
+    }
 }
 
 pub(super) struct Waiter<'a> {
