@@ -5,6 +5,7 @@
 //!   with a time limit, temporary directories, free ports.
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
 //! - [`musl`]: the same programs, linked with musl.
+//! - [`go`]: programs in Go that are built from their modules.
 //! - [`callgrind`]: instructions that a program executes, by source file.
 //! - [`real`]: stock programs (nginx, redis, …).
 //! - [`faulty`]: the preload library with fault points, and programs that are to survive a peer with it.
@@ -26,6 +27,7 @@ pub mod devmem;
 pub mod documents;
 pub mod exceptions;
 pub mod faulty;
+pub mod go;
 pub mod harness;
 pub mod kills;
 pub mod musl;

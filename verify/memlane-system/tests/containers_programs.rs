@@ -252,7 +252,7 @@ fn grpc_carries_the_same_messages() {
         let limit = Duration::from_secs(90);
         let done = client.run("grpc-client", command(&client, "client"), limit);
         let text = done.stdout();
-        assert_eq!(counts(&text)["calls"], 28 + 56, "{text}");
+        assert_eq!(counts(&text)["calls"], 32 + 64, "{text}");
         assert_eq!(heard.get_or_init(|| text.clone()), &text);
         done.lane.must_use_ring(&[SHORT_LIVED]);
         service.lane().must_use_ring(&[SHORT_LIVED]);

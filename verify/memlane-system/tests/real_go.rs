@@ -816,3 +816,8 @@ fn the_tests_of_package_net_have_the_same_results() {
 fn the_tests_of_package_net_http_have_the_same_results() {
     go_tests("go-test-http", "net/http", &[]);
 }
+
+#[test]
+fn the_tests_of_package_crypto_tls_have_the_same_results() {
+    go_tests("go-test-tls", "crypto/tls", &[]);
+}

@@ -272,7 +272,7 @@ fn grpc_calls_and_streams_go_through_memory() {
         let server = stage.start("grpc-server", command("server"));
         wait_listening(port, "grpc");
         let done = stage.run("grpc-client", command("client"), Duration::from_secs(90));
-        assert_eq!(counts(&done.stdout())["calls"], 28 + 56);
+        assert_eq!(counts(&done.stdout())["calls"], 32 + 64);
         done.lane.must_use_ring(&[SHORT_LIVED]);
         let lane = server.lane();
         server.kill();

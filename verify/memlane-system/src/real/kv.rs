@@ -29,7 +29,15 @@ impl Redis {
 
     /// Starts it on what it finds in `dir`.
     pub fn start_in(stage: &Stage, dir: PathBuf) -> Redis {
-        let port = free_port();
+        Redis::launch(stage, dir, free_port())
+    }
+
+    /// Starts it, empty, where another one has listened.
+    pub fn start_at(stage: &Stage, port: u16) -> Redis {
+        Redis::launch(stage, stage.new_dir("redis"), port)
+    }
+
+    fn launch(stage: &Stage, dir: PathBuf, port: u16) -> Redis {
         let mut command = stage.command("redis-server");
         command.args([
             "--port",

@@ -12,7 +12,7 @@ from concurrent import futures
 import grpc
 
 LARGEST = 4 << 20
-SIZES = [0, 1, 100, 5000, 70000, 1 << 20, 3000000]
+SIZES = [0, 1, 100, 5000, 70000, 1 << 20, 3000000, LARGEST]
 
 
 def reverse(request, _context):
