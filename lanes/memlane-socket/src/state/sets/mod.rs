@@ -37,7 +37,7 @@ pub(crate) use nests::*;
 pub use own_bell::Hiding;
 pub(crate) use own_bell::*;
 pub use regs::{REGS, Regs};
-pub(crate) use regs::{conn_index, is_spare, spare_reg};
+pub(crate) use regs::{is_spare, owner_of, spare_reg};
 pub use sleeper::{Sleeper, SleeperCell};
 use turns::Turns;
 

@@ -63,11 +63,22 @@ impl Regs {
         }
     }
 
+    /// Those that lie in the connection.
+    #[inline(always)]
+    pub(crate) fn own(&self) -> &[Reg; REGS] {
+        &self.own
+    }
+
+    /// Those from the pool.
+    #[inline(always)]
+    pub(crate) fn more(&self) -> Spares<'_> {
+        Spares(spare_ref(self.more.load(Ordering::Acquire)))
+    }
+
     /// All of them.
     #[inline(always)]
     pub fn iter(&self) -> impl Iterator<Item = &Reg> {
-        let more = spare_ref(self.more.load(Ordering::Acquire));
-        self.own.iter().chain(Spares(more))
+        self.own.iter().chain(self.more())
     }
 
     /// Claims one that is free for the set `ep`. `None`: there is none, nor in the pool.
@@ -134,7 +145,7 @@ fn spare_ref<'a>(p: *mut Spare) -> Option<&'a Spare> {
 }
 
 /// A walk along a list of spare registrations.
-struct Spares<'a>(Option<&'a Spare>);
+pub(crate) struct Spares<'a>(Option<&'a Spare>);
 
 impl<'a> Iterator for Spares<'a> {
     type Item = &'a Reg;
@@ -147,14 +158,10 @@ impl<'a> Iterator for Spares<'a> {
     }
 }
 
-/// The index of the connection that a registration belongs to. `None`: it is a set's.
-#[inline]
-pub(crate) fn conn_index(reg: &Reg) -> Option<usize> {
-    let number = reg.number.load(Ordering::Relaxed);
-    if number >= FIRST_NUMBER {
-        return spare_of(number).and_then(owner);
-    }
-    Some(number as usize / REGS)
+/// The index of the connection that has this registration from the pool. `None`: it is not from there.
+#[cold]
+pub(crate) fn owner_of(reg: &Reg) -> Option<usize> {
+    spare_of(reg.number.load(Ordering::Relaxed)).and_then(owner)
 }
 
 /// The registration with this number, if it is from the pool and in use.

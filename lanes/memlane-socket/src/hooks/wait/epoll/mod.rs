@@ -62,5 +62,6 @@ const KERNEL_EVERY_WAITS: u32 = 64;
 const KERNEL_EVERY_SPIN_US: u64 = 10;
 
 fn reg_conn(reg: &Reg) -> Option<&'static Conn> {
-    process::conn_at(conn_index(reg)?)
+    let index = reg.number.load(Ordering::Relaxed) as usize / REGS;
+    process::conn_at(index).or_else(|| process::conn_at(owner_of(reg)?))
 }

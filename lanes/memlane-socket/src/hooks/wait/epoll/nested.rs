@@ -187,7 +187,13 @@ impl Waiter<'_> {
 // --- sets below, all at once -----------------------------------------------------
 
 /// Calls `f` with each set below this one until it returns `true`. Returns whether it did.
-pub(super) fn any_below(ep: &Ep, f: &mut dyn FnMut(&'static Ep) -> bool) -> bool {
+#[inline]
+fn any_below(ep: &Ep, f: &mut dyn FnMut(&'static Ep) -> bool) -> bool {
+    ep.below.load(Ordering::Relaxed) != 0 && any_of_those(ep, f)
+}
+
+#[cold]
+fn any_of_those(ep: &Ep, f: &mut dyn FnMut(&'static Ep) -> bool) -> bool {
     let mut inners = nests_in(ep).filter_map(Nest::inner);
     inners.any(|inner| f(inner) || any_below(inner, f))
 }
@@ -241,11 +247,16 @@ fn has_got_room(ep: &Ep) -> bool {
 }
 
 /// Ends the lanes of connections that this process shares, in the child of a fork, before its first wait on the set.
+#[inline]
 pub(in crate::hooks::wait) fn touch_inherited(ep: &Ep) {
     // Only once: connections that are added later are looked at when they are added.
-    if ep.inherited.load(Ordering::Relaxed) != 1 {
-        return;
+    if ep.inherited.load(Ordering::Relaxed) == 1 {
+        touch_all(ep);
     }
+}
+
+#[cold]
+fn touch_all(ep: &Ep) {
     ep.inherited.store(2, Ordering::Relaxed);
     process::for_live(|conn| {
         if is_registered(&conn.regs) {

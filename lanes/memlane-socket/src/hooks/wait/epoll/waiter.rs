@@ -123,26 +123,30 @@ pub(in crate::hooks::wait) fn harvest(own: &Ep, is_waiting: bool) {
 /// Tells the sets of a connection that it has news: see [`harvest`].
 #[inline]
 pub(crate) fn tell_sets(own: &Ep, conn: &Conn, is_waiting: bool) {
-    for reg in conn.regs.iter() {
-        let Some((ep, held)) = set_of(reg) else {
-            continue;
-        };
-        let is_own = core::ptr::eq(ep, own);
-        mark(reg, REG_IN_EDGE);
-        push_ready(ep, reg);
-        // The peer's bell, if it has rung, found nothing: this thread has taken its news.
-        if !is_own && ep.bells.sleepers.load(Ordering::Relaxed) != 0 {
-            ring_bell(ep, &process::HIDING);
-        }
-        let is_exclusive = reg.events.load(Ordering::Relaxed) & EXCLUSIVE != 0;
-        drop(held);
-        if ep.nested.load(Ordering::Relaxed) == FOLLOWED {
-            nested::keep_place(ep);
-        }
-        if is_waiting && is_own && is_exclusive {
-            return;
-        }
+    let mut ends_at = |reg: &Reg| tell_set(own, reg) && is_waiting;
+    if !conn.regs.own().iter().any(&mut ends_at) {
+        conn.regs.more().any(ends_at);
     }
+}
+
+/// Tells the set of one registration. Returns whether that is `own`, and exclusive.
+#[inline]
+fn tell_set(own: &Ep, reg: &Reg) -> bool {
+    let Some((ep, held)) = set_of(reg) else {
+        return false;
+    };
+    let is_own = core::ptr::eq(ep, own);
+    mark(reg, REG_IN_EDGE);
+    push_ready(ep, reg);
+    // The peer's bell, if it has rung, found nothing: this thread has taken its news.
+    if !is_own && ep.bells.sleepers.load(Ordering::Relaxed) != 0 {
+        ring_bell(ep, &process::HIDING);
+    }
+    drop(held);
+    if ep.nested.load(Ordering::Relaxed) == FOLLOWED {
+        nested::keep_place(ep);
+    }
+    is_own && reg.events.load(Ordering::Relaxed) & EXCLUSIVE != 0
 }
 
 pub(super) struct Waiter<'a> {
