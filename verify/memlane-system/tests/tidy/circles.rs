@@ -248,9 +248,10 @@ fn leads_to(
         let whole = [stands_for, &path[1..]].concat();
         return leads_to(all, &from, &whole, depth);
     }
+    // Two modules may bring everything of each other: a name that neither has would be looked for in both, again and again.
     source.all_of.iter().find_map(|module| {
         let whole = [module, path].concat();
-        leads_to(all, &from, &whole, depth).filter(|(found, _)| *found != from)
+        leads_to(all, &from, &whole, depth / 2).filter(|(found, _)| *found != from)
     })
 }
 
@@ -268,7 +269,7 @@ fn uses(all: &Crate) -> Uses {
         let used = found.entry(module.clone()).or_default();
         let named: BTreeSet<&str> = source.body.split(|c| !is_name(c)).collect();
         let mut note = |path: &[String]| {
-            if let Some((file, left)) = leads_to(all, module, path, 16)
+            if let Some((file, left)) = leads_to(all, module, path, 64)
                 && file != *module
                 && let Some(name) = left.first()
             {
