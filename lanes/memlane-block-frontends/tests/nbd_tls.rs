@@ -8,6 +8,7 @@ use memlane_block_frontends::nbd::TlsConfig;
 use memlane_block_frontends::nbd::wire::{opt, rep};
 use nbd_support::{Folder, Raw, Served, export, have, noise, ok, run};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const SIZE: u64 = 8 << 20;
 
@@ -83,8 +84,11 @@ fn secure(change: impl FnOnce(&mut TlsConfig)) -> Option<Secure> {
     }
     let mut tls = TlsConfig::folder(&folder.file("ours"));
     change(&mut tls);
-    // A port that is free now, and that no outgoing connection takes; the unix socket has no name that a certificate could have.
-    let first = 11_000 + u16::try_from(std::process::id() % 10_000).unwrap();
+    // A port that is free now, and that no outgoing connection takes, nor another test of this program, which would find the
+    // same one free. The unix socket has no name that a certificate could have.
+    static TESTS: AtomicU32 = AtomicU32::new(0);
+    let place = std::process::id() + 101 * TESTS.fetch_add(1, Ordering::Relaxed);
+    let first = 11_000 + u16::try_from(place % 10_000).unwrap();
     let port = (first..first + 1000)
         .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .unwrap();

@@ -404,7 +404,8 @@ impl Drop for TempDir {
 /// If there is none.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let start = std::process::id().wrapping_mul(37);
+    // Far from where the programs that were started just before and after this one look.
+    let start = std::process::id().wrapping_mul(7919);
     for _ in 0..20_000 {
         let n = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = 11_000 + u16::try_from(n % 20_000).expect("small");
