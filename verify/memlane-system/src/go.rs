@@ -13,7 +13,7 @@ pub enum Linkage {
 
 impl Linkage {
     /// Those whose programs are tested, and must get the lane.
-    pub const TESTED: &[Linkage] = &[Linkage::Libc];
+    pub const TESTED: &[Linkage] = &[Linkage::Libc, Linkage::Static];
 
     /// As `build.sh` and the folders call it.
     pub fn name(self) -> &'static str {

@@ -461,6 +461,37 @@ fn a_program_that_can_load_plugins_or_has_threads_of_its_own_stays_on_tcp() {
     must_stay_on_tcp(&story, &program, "without libc's threads");
 }
 
+/// The shortest of many starts, with and without memlane: what else the machine does makes them longer.
+#[test]
+fn a_static_program_begins_less_than_15_ms_later() {
+    let Some(story) = Story::new("go-start", &["go"]) else {
+        return;
+    };
+    let Some(memlane) = Built::find().memlane else {
+        return;
+    };
+    let program = GoBuild::STATIC.build(&story, &["start.go"], "start");
+    let shortest = |start: &dyn Fn() -> Command| {
+        let starts = (0..30).map(|_| {
+            let began = std::time::Instant::now();
+            let out = start().output().expect("it starts");
+            assert_eq!(String::from_utf8_lossy(&out.stdout), "begun\n");
+            began.elapsed()
+        });
+        starts.min().expect("some")
+    };
+    let plain = shortest(&|| Command::new(&program));
+    let entered = shortest(&|| {
+        let mut run = Command::new(&memlane);
+        run.arg("run").arg(&program);
+        run
+    });
+    note(&format!(
+        "a static Go program: {plain:?} plain, {entered:?} by memlane run"
+    ));
+    assert!(entered < plain + Duration::from_millis(15));
+}
+
 /// Runs it after a filter that refuses every `ptrace`, as a container's might.
 const WITHOUT_PTRACE: &str = "import ctypes, os, struct, sys\n\
     libc = ctypes.CDLL(None, use_errno=True)\n\
