@@ -698,7 +698,7 @@ static void threads_that_sleep_on_many_sets(void) {
     report_lane();
 }
 
-/* Registrations come and go: what one connection gave back, the next one gets. */
+/* Connections come and go. */
 static void many_connections_in_many_sets(void) {
     for (unsigned i = 0; i < SETS; i++) many_sets[i] = epoll_create1(EPOLL_CLOEXEC);
     for (int round = 0; round < 30; round++) {

@@ -484,9 +484,7 @@ pub fn forget(n: i32) {
         if ep.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             release(ep);
         } else if ep.fd.load(Ordering::Relaxed) == n {
-            let mut all = (0..FD_HIGH.load(Ordering::Relaxed)).rev();
-            let other = all.find(|m| ep_of(*m).is_some_and(|other| core::ptr::eq(other, ep)));
-            ep.fd.store(other.unwrap_or(-1), Ordering::Relaxed);
+            ep.fd.store(fd_of(ep).unwrap_or(-1), Ordering::Relaxed);
         }
         return;
     }
@@ -504,6 +502,12 @@ pub fn forget(n: i32) {
             }
         });
     }
+}
+
+/// A descriptor that refers to this set.
+fn fd_of(ep: &Ep) -> Option<i32> {
+    let is_it = |n: &i32| ep_of(*n).is_some_and(|set| core::ptr::eq(set, ep));
+    (0..FD_HIGH.load(Ordering::Relaxed)).find(is_it)
 }
 
 /// Frees a set whose last descriptor is closed, with its registrations.
