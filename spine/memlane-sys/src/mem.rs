@@ -144,6 +144,29 @@ pub unsafe fn clear_shared(at: NonNull<u8>, len: usize) -> Result<()> {
     unsafe { syscall!(libc::SYS_mmap, at.as_ptr(), len, prot, flags, -1_i32, 0) }.map(|_| ())
 }
 
+/// Puts pages that read as zero in the place of what is mapped at `at`, and cannot be written. They take no memory.
+///
+/// # Safety
+/// As [`remap_shared`].
+pub unsafe fn cover_with_zeroes(at: NonNull<u8>, len: usize) -> Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let prot = libc::PROT_READ;
+    // SAFETY: only pages of a mapping of the caller's are replaced (its promise).
+    unsafe { syscall!(libc::SYS_mmap, at.as_ptr(), len, prot, flags, -1_i32, 0) }.map(|_| ())
+}
+
+/// Which of the pages from `at` on are in memory: bit 0 of a byte for each, as `mincore(2)` says. A page of a file in memory
+/// that is not is a hole, is swapped out, or lies behind the end. The kernel says "in memory" of every page of a file that the
+/// process neither owns nor may write.
+///
+/// # Errors
+/// `NOMEM`: not all of them are mapped.
+pub fn resident(at: NonNull<u8>, pages: &mut [u8]) -> Result<()> {
+    let len = pages.len() * PAGE;
+    // SAFETY: the kernel writes one byte for each page, and looks at no page's contents.
+    unsafe { syscall!(libc::SYS_mincore, at.as_ptr(), len, pages.as_mut_ptr()) }.map(|_| ())
+}
+
 /// Where `len` bytes could be mapped, and other mappings will hardly come to lie: a wish for [`map_shared_at`]. 0: the
 /// kernel would not say.
 pub fn place_for(len: usize) -> usize {

@@ -204,6 +204,61 @@ fn fio_finds_what_it_wrote_to_a_file_on_a_disk_and_to_one_in_memory() {
     std::fs::remove_file(memory).expect("removed");
 }
 
+/// A file that goes with its owner.
+struct InMemory(PathBuf);
+
+impl Drop for InMemory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_file_in_memory_that_shrinks_while_it_is_read_costs_errors_and_not_the_process() {
+    let test = "direct-shrinks";
+    if !all_here(test, &["nbdcopy", "qemu-io"]) {
+        return;
+    }
+    let mut world = World::new(test);
+    let name = format!("/dev/shm/memlane-direct-shrinks-{}", std::process::id());
+    let memory = InMemory(PathBuf::from(&name));
+    let whole = vec![7; usize::try_from(SIZE).expect("small")];
+    std::fs::write(&memory.0, &whole).expect("written");
+    world.file.clone_from(&memory.0);
+    let mapping = world.nbd(&[]);
+    let uri = mapping.shown();
+    let copy = || Command::new("nbdcopy").args([uri, "null:"]).output();
+    assert!(copy().expect("started").status.success());
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", mapping.pid()));
+    assert!(maps.expect("it runs").contains(&name), "not mapped");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                copy().expect("started");
+            }
+        });
+        let file = std::fs::File::options().write(true).open(&memory.0);
+        let file = file.expect("the file");
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(3) {
+            file.set_len(SIZE / 3).expect("shorter");
+            std::thread::sleep(Duration::from_millis(1));
+            std::os::unix::fs::FileExt::write_all_at(&file, &whole, 0).expect("written");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    // It has its size again, which is noticed within a second.
+    std::thread::sleep(Duration::from_millis(1200));
+    let read = run(
+        "qemu-io",
+        &["-r", "-f", "raw", "-c", "read -P 7 0 24M", uri],
+    );
+    assert!(!read.contains("failed"), "{read}");
+    mapping.end();
+}
+
 #[test]
 fn a_file_has_one_writer_whether_it_is_served_or_mapped() {
     let test = "direct-writers";

@@ -101,6 +101,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         );
         fail(Exit::Failed, text)
     })?;
+    memlane_block::store::allow_mappings();
     let shared = Shared::new(server::ServerConfig {
         namespace: args.namespace.clone(),
         devices: args.devices,

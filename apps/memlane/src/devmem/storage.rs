@@ -257,6 +257,7 @@ fn open(args: &Args) -> anyhow::Result<(Arc<dyn Volume>, Option<blocks::One>)> {
             read_only: true,
             ..Options::default()
         };
+        memlane_block::store::allow_mappings();
         let opened = LocalVolume::open(Path::new(path), options);
         return Ok((Arc::new(opened.with_context(|| path.to_owned())?), None));
     }

@@ -1,6 +1,7 @@
 //! An opened file, block device, piece of memory, or nothing of a certain size.
 
 use super::claim::Claim;
+use super::mapped::Mapped;
 use super::memory::Memory;
 use crate::volume::{Errno, Info, Op, tell_extents};
 use memlane_core::access::SharedBytes;
@@ -93,6 +94,7 @@ pub(super) struct File {
     pub(super) device: bool,
     /// All of it is in memory (tmpfs): reading and writing waits for no disk.
     pub(super) in_memory: bool,
+    mapped: Mapped,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +120,12 @@ impl File {
             Some((fd, to)) if fits(to) => fd.as_raw_fd(),
             _ => self.fd.as_raw_fd(),
         }
+    }
+
+    /// Reads without a system call for the data, where that is possible and pays. `false`: it must be read.
+    pub(super) fn copy_from_mapping(&self, at: u64, into: SharedBytes) -> bool {
+        let mapped = self.in_memory && self.direct.is_none();
+        mapped && self.mapped.copy(self.fd(), at, into)
     }
 
     fn bytes(&self) -> io::Result<u64> {
@@ -200,6 +208,7 @@ impl Backing {
             direct,
             device,
             in_memory,
+            mapped: Mapped::default(),
         };
         let bytes = file.bytes()?;
         Ok(Backing {

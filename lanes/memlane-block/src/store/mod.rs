@@ -8,10 +8,13 @@
 //! A [`Backing`] is opened once and used by any number of threads; each has an [`Engine`] of its own. A [`Store`] is
 //! how an engine reaches files: [`ring`] by `io_uring`, one system call for many requests; [`pool`] by plain calls on
 //! a few threads, where a sandbox forbids `io_uring`. Both do with [`plain`] what has several steps. `claim` keeps the
-//! writers of several processes apart.
+//! writers of several processes apart. Large reads of a file in memory are copies from a mapping (`mapped`), if the process
+//! allows it ([`allow_mappings`]).
 
 pub mod backing;
 mod claim;
+mod guard;
+mod mapped;
 mod memory;
 pub mod plain;
 pub mod pool;
@@ -20,6 +23,7 @@ pub mod ring;
 pub mod wakeup;
 
 pub use backing::{Backing, Direct, Failure, Key, Mode};
+pub use guard::allow_mappings;
 pub use request::{Store, StoreRequest};
 pub use wakeup::Completion;
 

@@ -79,6 +79,9 @@ fn move_data(file: &File, request: &StoreRequest) -> Result<(), Errno> {
     if write && request.flags.has(Flags::PREFLUSH) {
         flush(file)?;
     }
+    if !write && copy_from_mapping(file, request) {
+        return Ok(());
+    }
     let mut done = 0;
     while done < request.len {
         let (fd, bytes, at) = rest(request, done).ok_or(Errno::INVAL)?;
@@ -108,6 +111,11 @@ fn move_data(file: &File, request: &StoreRequest) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+fn copy_from_mapping(file: &File, request: &StoreRequest) -> bool {
+    let whole = rest(request, 0);
+    whole.is_some_and(|(_, bytes, at)| file.copy_from_mapping(at, bytes))
 }
 
 fn flush(file: &File) -> Result<(), Errno> {

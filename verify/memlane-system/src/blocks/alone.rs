@@ -221,6 +221,14 @@ impl Mapping {
         &self.shown
     }
 
+    /// The process behind it.
+    ///
+    /// # Panics
+    /// If it was ended.
+    pub fn pid(&self) -> u32 {
+        self.running.as_ref().expect("it runs").pid()
+    }
+
     /// The session's name.
     pub fn session(&self) -> &str {
         &self.session

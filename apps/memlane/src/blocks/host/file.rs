@@ -62,6 +62,7 @@ pub(in crate::blocks) struct FileHost {
 
 impl FileHost {
     pub(in crate::blocks) fn new(spec: FileSpec) -> anyhow::Result<FileHost> {
+        memlane_block::store::allow_mappings();
         Ok(FileHost {
             spec,
             mapping: None,

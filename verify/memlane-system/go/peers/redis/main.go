@@ -56,6 +56,7 @@ func open(port string) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr:         "127.0.0.1:" + port,
 		MaxRetries:   -1,
+		DialTimeout:  60 * time.Second,
 		ReadTimeout:  30 * time.Second,
 		WriteTimeout: 30 * time.Second,
 	})
