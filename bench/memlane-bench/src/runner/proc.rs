@@ -300,8 +300,15 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
         .chain(folders_of_postgres())
+        .chain(folder_of_builds())
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
+}
+
+/// Where `./dev` builds programs of others, such as `musl/nginx`: the target folder that this program lies in.
+fn folder_of_builds() -> Option<PathBuf> {
+    let here = std::env::current_exe().ok()?;
+    Some(here.parent()?.parent()?.to_owned())
 }
 
 /// One for each version of PostgreSQL, the newest first.

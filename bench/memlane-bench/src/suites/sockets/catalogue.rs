@@ -11,9 +11,9 @@ const TCP: To = To::System(Side::Tcp.id());
 /// The columns under `memlane run`.
 const OURS: [&str; 2] = [Side::Copy.id(), Side::Nocopy.id()];
 /// Groups of the programs' rows.
-const PROGRAMS: [&str; 12] = [
-    "embedded", "sockperf", "iperf3", "nginx", "redis", "pgbench", "haproxy", "netty", "go", "nc",
-    "ssh", "one-cpu",
+const PROGRAMS: [&str; 13] = [
+    "embedded", "sockperf", "iperf3", "nginx", "redis", "pgbench", "haproxy", "netty", "go",
+    "musl", "nc", "ssh", "one-cpu",
 ];
 /// Rings of fixed sizes.
 const FIXED: [&str; 6] = {
@@ -101,6 +101,7 @@ pub(crate) fn catalogue() -> Catalogue {
                 "haproxy",
                 "netty",
                 "go-proxy",
+                "caddy",
                 "ssh",
                 "one-cpu-msg100",
                 "one-cpu-iperf3",
@@ -273,7 +274,7 @@ fn by_name(kind: Kind) -> View {
 
 fn goals(views: &[View]) -> Vec<Goal> {
     let mut goals = Vec::new();
-    for view in views.iter().filter(|view| view.id != "cpu") {
+    for view in views {
         let to = match view.id {
             "rings" => BEST_FIXED,
             _ => TCP,
@@ -321,18 +322,19 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
         ("iperf3-bidir" | "nginx-16m" | "nc", _, "throughput")
         | ("redis-set-1m" | "redis-get-1m", _, "rate") => AtLeast(2.0),
         // The program or the encryption takes most of the time.
-        ("ssh", _, "throughput") | ("pgbench" | "haproxy" | "netty" | "go-proxy", _, "rate") => {
-            AtLeast(1.0)
-        }
+        ("ssh", _, "throughput")
+        | ("pgbench" | "haproxy" | "netty" | "go-proxy" | "caddy", _, "rate") => AtLeast(1.0),
+        ("go-echo" | "go-http" | "go-proxy" | "grpc-unary" | "caddy", _, "cpu") => AtMost(1.0),
+        ("grpc-unary", _, "rate") => AtLeast(1.2),
         ("go-echo", _, "rate") if pinned => AtLeast(5.0),
         ("go-http", _, "rate") => AtLeast(1.3),
         ("sockperf-pp", _, "p50" | "p99") if pinned => AtMost(0.01),
         ("sockperf-tp" | "iperf3", _, "throughput") => AtLeast(3.0),
         ("iperf3-4" | "iperf3-8" | "iperf3-back" | "iperf3-zero", _, "throughput") => AtLeast(2.0),
         ("msg100", _, "rate") if pinned => AtLeast(50.0),
-        ("nginx-1" | "connections-1", _, "rate") => AtLeast(20.0),
+        ("nginx-1" | "musl-nginx-1" | "connections-1", _, "rate") => AtLeast(20.0),
         // Whatever their number.
-        (_, "nginx" | "connections", "rate") => AtLeast(4.0),
+        (_, "nginx" | "musl-nginx" | "connections", "rate") => AtLeast(4.0),
         (_, "redis-get" | "redis-set", "rate") => AtLeast(3.0),
         (_, "redis-get" | "redis-set", "p99") => AtMost(1.0),
         ("short" | "short-10" | "short-30", _, "rate") => AtLeast(0.97),

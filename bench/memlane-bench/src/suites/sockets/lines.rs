@@ -6,7 +6,7 @@ use super::works::{
 };
 
 /// How many works there are.
-pub(super) const WORKS_COUNT: usize = 29;
+pub(super) const WORKS_COUNT: usize = 32;
 
 /// All of them, in the order of the table.
 #[rustfmt::skip]
@@ -55,6 +55,24 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
     several("go", By::Go, &["go", "cc", "nginx", "wrk"], &[
         line("go-proxy", "wrk, Go's proxy, nginx: 64 connections", &["proxy", "1", "64"]).long(),
     ]),
+    Work {
+        programs: &[GRPC],
+        sides: OF_TCP,
+        ..work("go", By::Grpc, &[
+            line("grpc-unary", "gRPC in Go, calls of 100 B, 1 connection", &[]).long(),
+        ])
+    },
+    several("go", By::Caddy, &[CADDY, "nginx", "wrk"], &[
+        line("caddy", "wrk, Caddy, nginx: 64 connections", &["1", "64"]).long(),
+    ]),
+    Work {
+        programs: &[MUSL_NGINX, "wrk"],
+        sides: OF_TCP,
+        ..work("musl", By::MuslNginx, &[
+            line("musl-nginx-1", "nginx with musl/wrk, 1 connection", &["1", "1", "index.html"]).long(),
+            line("musl-nginx-128", "nginx with musl/wrk, 128 connections", &["1", "128", "index.html"]).long(),
+        ])
+    },
     Work {
         pinning: &[Pinning::Apart],
         ..several("nc", By::Netcat, &["nc.openbsd", "dd", "timeout"], &[
@@ -107,6 +125,12 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
     ]),
 ];
 
+/// What `./dev bench sockets` builds, in the target folder.
+pub(super) const GRPC: &str = "go/libc/grpc";
+/// The same.
+pub(super) const CADDY: &str = "go/libc/caddy";
+/// The same.
+pub(super) const MUSL_NGINX: &str = "musl/nginx";
 /// A part of Netty that stands for all of it.
 const NETTY: &str = "/usr/share/java/netty-transport.jar";
 

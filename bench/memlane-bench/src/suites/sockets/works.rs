@@ -111,6 +111,8 @@ pub(in crate::suites) enum By {
     Iperf3,
     /// Arguments: wrk's threads, connections, path.
     Nginx,
+    /// The same, of an nginx that is linked with musl.
+    MuslNginx,
     /// Arguments: command, clients, bytes of a value.
     Redis,
     /// Over as many connections.
@@ -129,6 +131,10 @@ pub(in crate::suites) enum By {
     Netty,
     /// Arguments: what the server does; wrk's threads, connections.
     Go,
+    /// gRPC's implementation in Go.
+    Grpc,
+    /// Arguments: wrk's threads, connections.
+    Caddy,
     /// `dd | nc`.
     Netcat,
     /// iperf3 through `ssh -L`.

@@ -1,8 +1,10 @@
 //! The drivers of the programs, one file each.
 
+mod caddy;
 mod connections;
 mod embedded;
 mod go;
+mod grpc;
 mod haproxy;
 mod iperf3;
 mod netcat;
@@ -17,6 +19,7 @@ mod tunnel;
 
 use std::path::PathBuf;
 
+use super::lines::MUSL_NGINX;
 use super::trial::{Reading, Trial};
 use super::works::{By, Line, Side, Work};
 
@@ -41,7 +44,8 @@ pub(in crate::suites) fn measure(
     readings: &mut Vec<Reading>,
 ) -> anyhow::Result<()> {
     let one: fn(&Trial<'_>, &mut Kept, &Line) -> anyhow::Result<Reading> = match work.by {
-        By::Nginx => return nginx::measure(trial, lines, readings),
+        By::Nginx => return nginx::measure(trial, "nginx", lines, readings),
+        By::MuslNginx => return nginx::measure(trial, MUSL_NGINX, lines, readings),
         By::Redis => return redis::measure(trial, &mut kept.rates, lines, readings),
         By::Pgbench => return pgbench::measure(trial, &mut kept.cluster, lines, readings),
         By::Echo => return sizes::measure(trial, "echo", lines, readings),
@@ -56,6 +60,8 @@ pub(in crate::suites) fn measure(
         By::Haproxy => |trial, _, line| haproxy::measure(trial, line),
         By::Netty => |trial, kept, line| netty::measure(trial, &mut kept.classes, line),
         By::Go => |trial, kept, line| go::measure(trial, &mut kept.program, line),
+        By::Grpc => |trial, _, line| grpc::measure(trial, line),
+        By::Caddy => |trial, _, line| caddy::measure(trial, line),
         By::Netcat => |trial, _, line| netcat::measure(trial, line),
         By::Tunnel => |trial, kept, line| tunnel::measure(trial, &mut kept.keys, line),
     };

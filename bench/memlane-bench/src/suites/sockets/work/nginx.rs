@@ -24,10 +24,11 @@ const LARGE_BYTES: usize = 16 << 20;
 
 pub(super) fn measure(
     trial: &Trial<'_>,
+    program: &str,
     lines: &[&Line],
     readings: &mut Vec<Reading>,
 ) -> anyhow::Result<()> {
-    let (server, port) = serve(trial, Place::SERVER)?;
+    let (server, port) = serve_by(trial, program, Place::SERVER)?;
     for line in lines {
         let [threads, connections, path] = line.args else {
             anyhow::bail!("a row without its arguments");
@@ -41,6 +42,11 @@ pub(super) fn measure(
 
 /// Starts nginx, with its pages.
 pub(super) fn serve(trial: &Trial<'_>, place: Place) -> anyhow::Result<(Service, u16)> {
+    serve_by(trial, "nginx", place)
+}
+
+/// The same, by an nginx that was built otherwise.
+fn serve_by(trial: &Trial<'_>, program: &str, place: Place) -> anyhow::Result<(Service, u16)> {
     let port = free_port()?;
     let folder = site(
         &trial.bench.scratch.name("nginx"),
@@ -48,7 +54,7 @@ pub(super) fn serve(trial: &Trial<'_>, place: Place) -> anyhow::Result<(Service,
     )?;
     let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
     let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
-    let server = trial.command(place, "nginx", &args)?;
+    let server = trial.command(place, program, &args)?;
     Ok((trial.serve(server, &Address::Port(port))?, port))
 }
 
