@@ -102,6 +102,7 @@ pub(crate) fn catalogue() -> Catalogue {
                 "netty",
                 "go-proxy",
                 "caddy",
+                "go-start",
                 "ssh",
                 "one-cpu-msg100",
                 "one-cpu-iperf3",

@@ -6,7 +6,7 @@ use super::works::{
 };
 
 /// How many works there are.
-pub(super) const WORKS_COUNT: usize = 32;
+pub(super) const WORKS_COUNT: usize = 33;
 
 /// All of them, in the order of the table.
 #[rustfmt::skip]
@@ -55,6 +55,11 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
     several("go", By::Go, &["go", "cc", "nginx", "wrk"], &[
         line("go-proxy", "wrk, Go's proxy, nginx: 64 connections", &["proxy", "1", "64"]).long(),
     ]),
+    Work {
+        programs: &["go"],
+        sides: OF_TCP,
+        ..work("go", By::GoStart, &[line("go-start", "start and end of a static Go program", &[]).long()])
+    },
     Work {
         programs: &[GRPC],
         sides: OF_TCP,

@@ -133,6 +133,8 @@ pub(in crate::suites) enum By {
     Go,
     /// gRPC's implementation in Go.
     Grpc,
+    /// A static program in Go that ends at once.
+    GoStart,
     /// Arguments: wrk's threads, connections.
     Caddy,
     /// `dd | nc`.

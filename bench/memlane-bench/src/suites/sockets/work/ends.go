@@ -4,6 +4,7 @@
 //	ends ask ADDRESS SECONDS     100 bytes there and back on one connection; what the embedded client prints
 //	ends http ADDRESS            serves a page
 //	ends proxy ADDRESS BACKEND   passes requests on
+//	ends leave                   ends at once
 package main
 
 import (
@@ -109,6 +110,7 @@ func main() {
 		serve(args[1])
 	case len(args) == 3 && args[0] == "proxy":
 		proxy(args[1], args[2])
+	case len(args) == 1 && args[0] == "leave":
 	default:
 		fmt.Fprintln(os.Stderr, "ends echo|ask|http|proxy ADDRESS ...")
 		os.Exit(2)

@@ -24,7 +24,7 @@ pub(super) fn measure(
 ) -> anyhow::Result<Reading> {
     let program = match kept {
         Some(program) => program,
-        None => kept.insert(compiled(trial)?),
+        None => kept.insert(compiled(trial, Linked::WithLibc)?),
     };
     let program = program.to_str().context("a path that is not UTF-8")?;
     match line.args {
@@ -85,7 +85,14 @@ fn serve(
     Ok((trial.serve(command, &Address::Port(port))?, port))
 }
 
-fn compiled(trial: &Trial<'_>) -> anyhow::Result<PathBuf> {
+/// How the program is linked: the value of `CGO_ENABLED`.
+#[derive(Clone, Copy)]
+pub(super) enum Linked {
+    WithLibc,
+    Static,
+}
+
+pub(super) fn compiled(trial: &Trial<'_>, linked: Linked) -> anyhow::Result<PathBuf> {
     let scratch = &trial.bench.scratch;
     let folder = scratch.name("go");
     fs::create_dir(&folder)?;
@@ -95,7 +102,13 @@ fn compiled(trial: &Trial<'_>) -> anyhow::Result<PathBuf> {
     let go = find_program("go").context("go is not installed")?;
     let mut command = confined(go);
     command
-        .env("CGO_ENABLED", "1")
+        .env(
+            "CGO_ENABLED",
+            match linked {
+                Linked::WithLibc => "1",
+                Linked::Static => "0",
+            },
+        )
         .env("GO111MODULE", "off")
         .args(["build", "-o"])
         .arg(&program)

@@ -4,6 +4,7 @@ mod caddy;
 mod connections;
 mod embedded;
 mod go;
+mod go_start;
 mod grpc;
 mod haproxy;
 mod iperf3;
@@ -30,8 +31,10 @@ pub(in crate::suites) struct Kept {
     cluster: Option<pgbench::Cluster>,
     /// Of the proxy in Java.
     classes: Option<PathBuf>,
-    /// Of the ends in Go.
+    /// Of the ends in Go, linked with libc.
     program: Option<PathBuf>,
+    /// The same, static.
+    static_program: Option<PathBuf>,
     keys: Option<tunnel::Keys>,
 }
 
@@ -60,6 +63,7 @@ pub(in crate::suites) fn measure(
         By::Haproxy => |trial, _, line| haproxy::measure(trial, line),
         By::Netty => |trial, kept, line| netty::measure(trial, &mut kept.classes, line),
         By::Go => |trial, kept, line| go::measure(trial, &mut kept.program, line),
+        By::GoStart => |trial, kept, line| go_start::measure(trial, &mut kept.static_program, line),
         By::Grpc => |trial, _, line| grpc::measure(trial, line),
         By::Caddy => |trial, _, line| caddy::measure(trial, line),
         By::Netcat => |trial, _, line| netcat::measure(trial, line),
