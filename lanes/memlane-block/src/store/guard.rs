@@ -39,8 +39,8 @@ static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 /// Lets this process's stores read files in memory through mappings, and handles `SIGBUS` from now on. What no mapping of a
 /// store caused goes to the handler that there was before.
 ///
-/// For programs that do not handle `SIGBUS` themselves. Without it, and for one that sets another handler later, reads must go by
-/// system calls. Calling it again does nothing.
+/// For programs that leave `SIGBUS` alone: one that sets another handler later loses this one, and a file that becomes shorter
+/// may then end it. Without this call, all reads go by system calls. Calling it again does nothing.
 pub fn allow_mappings() {
     BEFORE.get_or_init(install);
 }
@@ -67,7 +67,7 @@ extern "C" fn on_bus_error(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: with SA_SIGINFO, the kernel hands over a description.
+    // SAFETY: with SA_SIGINFO, the kernel hands over a description, which lives as long as this call.
     let told = unsafe { &*info };
     // SAFETY: a signal that the kernel itself sends has an address.
     let at = (told.si_code > 0).then(|| unsafe { told.si_addr() }.addr());
