@@ -1,7 +1,7 @@
 //! The connections that one poll or select waits on, held while the call lasts.
 
-use super::epoll::nested::{self, POLLED, Under};
-use super::epoll::{harvest, is_waited_for};
+use super::epoll::under::{POLLED, Under};
+use super::epoll::{below, follow, harvest, is_waited_for, nested};
 use super::relied::{self, Relied};
 use crate::protocol::board;
 use crate::protocol::lane::{self, Parked, room};
@@ -119,8 +119,8 @@ impl<'a> Waited<'a> {
     pub(super) fn add_set(&mut self, ep: &'static Ep, at: usize) {
         let place = self.sets.iter_mut().find(|place| place.is_none());
         match place {
-            Some(place) if nested::follow(ep) => {
-                nested::touch_inherited(ep);
+            Some(place) if follow(ep) => {
+                below::touch_inherited(ep);
                 *place = Some((ep, at));
                 self.upgraded = true;
             }
@@ -144,8 +144,8 @@ impl<'a> Waited<'a> {
             harvest(first, false);
         }
         let has_news = |(ep, _): &(&'static Ep, usize)| {
-            if nested::any_full(ep) {
-                nested::find_room(ep);
+            if below::any_full(ep) {
+                below::find_room(ep);
             }
             nested::news(ep).is_some()
         };
@@ -165,7 +165,7 @@ impl<'a> Waited<'a> {
 
     /// Gives the kernel what it does not know yet of the sets.
     pub(super) fn flush_sets(&self) {
-        self.sets().for_each(|(ep, _)| nested::flush(ep));
+        self.sets().for_each(|(ep, _)| below::flush(ep));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -202,7 +202,7 @@ impl<'a> Waited<'a> {
 
     /// Does the call wait for room in a ring?
     pub(super) fn waits_for_room(&self) -> bool {
-        self.any_full || self.sets().any(|(ep, _)| nested::any_full(ep))
+        self.any_full || self.sets().any(|(ep, _)| below::any_full(ep))
     }
 
     /// May the thread, which lies down, sleep only for a moment?
@@ -222,7 +222,7 @@ impl<'a> Waited<'a> {
     }
 
     fn any_set_awake(&self) -> bool {
-        self.sets().any(|(ep, _)| nested::any_awake(ep).is_some())
+        self.sets().any(|(ep, _)| below::any_awake(ep).is_some())
     }
 
     /// Is it time to ask the kernel about a list of `n` descriptors? If it is, this notes that it is asked now.

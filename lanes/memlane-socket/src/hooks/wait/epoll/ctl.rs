@@ -22,7 +22,7 @@ pub fn ctl_of_connection(
         return None;
     };
     if let Some(inner) = process::ep_of(fd) {
-        return nested::ctl(ep, op, inner, fd, event);
+        return nest::ctl(ep, op, inner, fd, event);
     }
     let conn = process::conn_of(fd)?;
     crate::hooks::calls::touch(&conn);

@@ -18,16 +18,20 @@
     clippy::cast_sign_loss
 )]
 
+pub(super) mod below;
 mod ctl;
 mod marked;
 mod nap;
+mod nest;
 pub(super) mod nested;
 mod oneshot;
 mod park;
 mod sleep;
+pub(super) mod under;
 mod waiter;
 
 pub use ctl::{ctl, ctl_of_connection, is_waited_for};
+pub(super) use nest::follow;
 pub(super) use waiter::harvest;
 #[cfg(test)]
 pub(crate) use waiter::tell_sets;

@@ -5,7 +5,6 @@
 //! be given back.
 
 use super::nap::nap;
-use super::nested;
 use super::park::{AllParked, ask_again, park_list};
 use super::waiter::{Round, Waiter, harvest, translated};
 use super::*;
@@ -112,7 +111,7 @@ impl Waiter<'_> {
     /// Sleeps in the kernel. `None`: a bell has rung, so the rings must be looked at, or a look at unused rings is due.
     /// `signals` is the number of handlers that had run when the wait began.
     pub(super) fn sleep_parked(&mut self, deadline: Option<u64>, signals: u32) -> Option<c_int> {
-        nested::flush(self.ep);
+        below::flush(self.ep);
         process::count(Counter::KernelWaits, 1);
         let start = ticks();
         let whole = self.remaining(deadline);
@@ -142,7 +141,7 @@ impl Waiter<'_> {
         }
         let mut came = n.cast_unsigned() as usize;
         if is_perhaps_false {
-            came = nested::drop_false(self.ep, &mut self.out[..came]);
+            came = under::drop_false(self.ep, &mut self.out[..came]);
         }
         let came = oneshot::translate(self.ep, &mut self.out[..came]);
         let reported = match came.bell_at {
@@ -178,7 +177,7 @@ impl Waiter<'_> {
         us: u64,
         signals: u32,
     ) -> Option<c_int> {
-        nested::flush(self.ep);
+        below::flush(self.ep);
         process::count(Counter::KernelWaits, 1);
         let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
         let left = |d: u64| d.saturating_sub(ticks()) / per_us;
@@ -199,7 +198,7 @@ impl Waiter<'_> {
         if n > 0 {
             let mut came = n.cast_unsigned() as usize;
             if is_perhaps_false {
-                came = nested::drop_false(self.ep, &mut self.out[..came]);
+                came = under::drop_false(self.ep, &mut self.out[..came]);
             }
             let left = translated(self.ep, self.out, came as c_int);
             return (left > 0).then_some(left);

@@ -2,8 +2,8 @@
 
 use super::marked::Marked;
 use super::nap::nap;
-use super::nested::{self, Under};
 use super::park::AllParked;
+use super::under::Under;
 use super::*;
 use crate::protocol::lane::trim::Pieces;
 use core::ops::Range;
@@ -25,7 +25,7 @@ pub fn wait(
     let Some(ep) = process::ep_of(epfd) else {
         return sleep(events, max, timeout);
     };
-    nested::touch_inherited(ep);
+    below::touch_inherited(ep);
     if max <= 0 || events.is_null() {
         return sleep(events, max, timeout);
     }
@@ -185,7 +185,7 @@ impl Waiter<'_> {
             }
             if self.timeout == 0 {
                 self.ep.asked.store(start, Ordering::Relaxed);
-                nested::flush(self.ep);
+                below::flush(self.ep);
                 let n = self.kernel(0, 0);
                 // A bell that was meant for another thread may have rung.
                 let is_left = n == 0 && !self.ep.ready_head.load(Ordering::Relaxed).is_null();
@@ -195,7 +195,7 @@ impl Waiter<'_> {
                     n
                 };
             }
-            let awake = nested::any_awake(self.ep);
+            let awake = below::any_awake(self.ep);
             if awake.is_some() || self.is_any_full() {
                 let budget = self.budget(deadline);
                 // A wait that is about to sleep asks the kernel by that. But where that would park many connections, news
@@ -219,7 +219,7 @@ impl Waiter<'_> {
                     Spun::Nothing => {}
                 }
                 if let Some(us) = self.nap_instead(deadline) {
-                    nested::flush(self.ep);
+                    below::flush(self.ep);
                     let n = nap(self.ep, self.out, us);
                     let n = translated(self.ep, self.out, n);
                     if n != 0 {
@@ -271,12 +271,12 @@ impl Waiter<'_> {
 
     /// Does a connection of the set wait for room in its ring?
     fn is_any_full(&self) -> bool {
-        nested::any_full(self.ep)
+        below::any_full(self.ep)
     }
 
     /// Makes the connections reportable that have got room in their rings. Returns whether there is one.
     fn find_room(&self) -> bool {
-        self.is_any_full() && nested::find_room(self.ep)
+        self.is_any_full() && below::find_room(self.ep)
     }
 
     /// Gets what the kernel has before a spin, if it was not asked lately.
@@ -287,7 +287,7 @@ impl Waiter<'_> {
             return 0;
         }
         self.ep.asked.store(now, Ordering::Relaxed);
-        nested::flush(self.ep);
+        below::flush(self.ep);
         self.kernel(0, 0)
     }
 
@@ -408,7 +408,7 @@ impl Waiter<'_> {
         let ep = self.ep;
         ep.asked.store(now, Ordering::Relaxed);
         ep.unasked.store(0, Ordering::Relaxed);
-        nested::flush(ep);
+        below::flush(ep);
         let (first, places) = (round.filled, self.out.len());
         let got = usize::try_from(self.kernel(first, 0)).unwrap_or(0);
         for i in first..first + got {
@@ -463,7 +463,7 @@ impl Waiter<'_> {
                 return true;
             }
             if turns.is_multiple_of(8) && ticks().wrapping_sub(asked) > every {
-                nested::flush(ep);
+                below::flush(ep);
                 from_kernel = kernel(ep, self.out, 0, self.sleep);
                 asked = ticks();
                 board::looking(asked);
@@ -487,7 +487,7 @@ impl Waiter<'_> {
         if full.is_some_and(room::is_peer_here) {
             return true;
         }
-        let Some(conn) = nested::any_awake(self.ep).and_then(reg_conn) else {
+        let Some(conn) = below::any_awake(self.ep).and_then(reg_conn) else {
             return false;
         };
         if conn.rx_mode() != RxMode::Hot {
