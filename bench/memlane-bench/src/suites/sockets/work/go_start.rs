@@ -28,9 +28,9 @@ pub(super) fn measure(
     }
     took.sort_unstable();
     let rate = took.len() as f64 / began.elapsed().as_secs_f64();
-    let [p50, p99] = [0.5, 0.99].map(|share| {
-        let place = (took.len() as f64 * share) as usize;
-        took[place.min(took.len() - 1)].as_secs_f64() * 1e6
+    let [p50, p99] = [50, 99].map(|percent| {
+        let place = took.len() * percent / 100;
+        took[place].as_secs_f64() * 1e6
     });
     Ok(Reading {
         row: line.id,
