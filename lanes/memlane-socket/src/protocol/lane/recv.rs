@@ -54,7 +54,7 @@ pub fn receive(
     {
         receive_all(conn, buffers, flags)
     } else {
-        receive_some(conn, buffers, flags, original)
+        receive_some(conn, buffers, flags, None, original)
     };
     if conn.seen.load(Ordering::Relaxed) & SEEN_RUN != 0 {
         conn.seen.fetch_and(!SEEN_RUN, Ordering::Relaxed);
@@ -86,6 +86,7 @@ fn receive_all(conn: &ConnRef, buffers: &[iovec], flags: i32) -> ssize_t {
     let flags = flags & !libc::MSG_WAITALL;
     let mut cursor = Cursor::new(buffers);
     let mut total = 0;
+    let since = Some(handlers());
     while cursor.left() > 0 {
         let (base, len) = cursor.piece();
         let one = [iovec {
@@ -93,7 +94,7 @@ fn receive_all(conn: &ConnRef, buffers: &[iovec], flags: i32) -> ssize_t {
             iov_len: len,
         }];
         let fd = conn.fd.load(Ordering::Relaxed);
-        let n = receive_some(conn, &one, flags, || {
+        let n = receive_some(conn, &one, flags, since, || {
             real!(recv(fd, base.cast(), len, flags))
         });
         if n <= 0 {
@@ -105,10 +106,13 @@ fn receive_all(conn: &ConnRef, buffers: &[iovec], flags: i32) -> ssize_t {
     total
 }
 
+/// `since`: how many handlers had run when the call began, if it has waited before. A handler that has run between two of
+/// its waits ends it, too.
 fn receive_some(
     conn: &ConnRef,
     buffers: &[iovec],
     flags: i32,
+    mut since: Option<u32>,
     original: impl Fn() -> ssize_t,
 ) -> ssize_t {
     loop {
@@ -119,6 +123,9 @@ fn receive_some(
                     trace::after_end(conn, Way::Received, seen(buffers, flags), n);
                 }
                 return n;
+            }
+            RxMode::Cold if since.is_some_and(|since| is_interrupted(conn, since)) => {
+                return fail(Errno::INTR);
             }
             RxMode::Plain | RxMode::Cold => {
                 let wanted = buffers.iter().any(|v| v.iov_len > 0);
@@ -144,13 +151,28 @@ fn receive_some(
                 Turn::Empty if super::readable(conn) => return 0,
                 Turn::Empty => return original(),
                 Turn::Wait { limit } => {
-                    if let Turn::Done(n) = wait(conn, buffers, flags, limit) {
+                    let since = *since.get_or_insert_with(handlers);
+                    if let Turn::Done(n) = wait(conn, buffers, flags, limit, since) {
                         return n;
                     }
                 }
             },
         }
     }
+}
+
+/// How many signal handlers have run in this thread.
+fn handlers() -> u32 {
+    thread::current().signals.load(Ordering::Relaxed)
+}
+
+/// Must a call that would sleep on TCP now end instead, because a handler has run since `since` of them had? As in the kernel,
+/// bytes come first.
+#[cold]
+fn is_interrupted(conn: &Conn, since: u32) -> bool {
+    handlers() != since
+        && !restarts(conn)
+        && sock::peek(conn.fd.load(Ordering::Relaxed)) == Peeked::Nothing
 }
 
 /// The buffers, if the bytes that were taken lie in them.
@@ -466,8 +488,9 @@ pub(super) fn broken(conn: &Conn, what: Misbehaved) -> Turn {
     Turn::Done(fail(Errno(libc::ECONNRESET)))
 }
 
-/// Nothing is there: returns `EAGAIN`, spins, or parks (then `Again`, with mode `Cold`).
-fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
+/// Nothing is there: returns `EAGAIN`, spins, or parks (then `Again`, with mode `Cold`). `since`: how many handlers had run
+/// when the call began to wait.
+fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize, since: u32) -> Turn {
     if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 {
         return try_tcp_end(conn);
     }
@@ -483,17 +506,15 @@ fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
         _ => {}
     }
     if let Some(us) = spin::nap_instead() {
-        return nap(conn, us);
+        return nap(conn, us, since);
     }
-    let handlers = || thread::current().signals.load(Ordering::Relaxed);
-    let before = handlers();
     let has_napped = naps::until_bytes(conn);
     let kept = conn.naps.take_kept();
     if kept > 0 {
         return from_kept(kept, buffers, flags);
     }
     if has_napped {
-        return if handlers() != before && !restarts(conn) {
+        return if handlers() != since && !restarts(conn) {
             Turn::Done(fail(Errno::INTR))
         } else {
             Turn::Again
@@ -707,11 +728,9 @@ fn restarts(conn: &Conn) -> bool {
 }
 
 /// Sleeps for `us` microseconds, or until TCP has something, before a receive looks again.
-fn nap(conn: &Conn, us: u64) -> Turn {
-    let signals = || thread::current().signals.load(Ordering::Relaxed);
-    let before = signals();
+fn nap(conn: &Conn, us: u64, since: u32) -> Turn {
     sleep_us(conn, us);
-    if signals() != before && !restarts(conn) {
+    if handlers() != since && !restarts(conn) {
         return Turn::Done(fail(Errno::INTR));
     }
     Turn::Again
