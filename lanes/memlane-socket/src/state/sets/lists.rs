@@ -50,11 +50,16 @@ pub(crate) fn unmark(reg: &Reg, bits: u32) {
         .store(reg.marks.load(Ordering::Relaxed) & !bits, Ordering::Relaxed);
 }
 
-/// Puts a registration that has news at the end of the ready list, unless it is there.
-pub(crate) fn push_ready(ep: &Ep, reg: &Reg) {
+/// Counts news, for the sets that this one lies in.
+pub(crate) fn count_arrival(ep: &Ep) {
     let arrivals = ep.arrivals.load(Ordering::Relaxed);
     ep.arrivals
         .store(arrivals.wrapping_add(1), Ordering::Relaxed);
+}
+
+/// Puts a registration that has news at the end of the ready list, unless it is there.
+pub(crate) fn push_ready(ep: &Ep, reg: &Reg) {
+    count_arrival(ep);
     look_again_at(ep, reg);
 }
 

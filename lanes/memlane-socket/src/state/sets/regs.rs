@@ -69,6 +69,12 @@ impl Regs {
         &self.own
     }
 
+    /// Are there any from the pool?
+    #[inline(always)]
+    pub(crate) fn has_more(&self) -> bool {
+        !self.more.load(Ordering::Relaxed).is_null()
+    }
+
     /// Those from the pool.
     #[inline(always)]
     pub(crate) fn more(&self) -> Spares<'_> {

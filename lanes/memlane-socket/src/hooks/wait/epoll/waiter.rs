@@ -123,27 +123,41 @@ pub(in crate::hooks::wait) fn harvest(own: &Ep, is_waiting: bool) {
 /// Tells the sets of a connection that it has news: see [`harvest`].
 #[inline]
 pub(crate) fn tell_sets(own: &Ep, conn: &Conn, is_waiting: bool) {
-    let mut ends_at = |reg: &Reg| tell_set(own, reg) && is_waiting;
-    if !conn.regs.own().iter().any(&mut ends_at) {
-        conn.regs.more().any(ends_at);
+    for reg in conn.regs.own() {
+        if tell_set(own, reg) && is_waiting {
+            return;
+        }
+    }
+    if conn.regs.has_more() {
+        tell_more(own, conn, is_waiting);
     }
 }
 
+#[cold]
+#[inline(never)]
+fn tell_more(own: &Ep, conn: &Conn, is_waiting: bool) {
+    conn.regs.more().any(|reg| tell_set(own, reg) && is_waiting);
+}
+
 /// Tells the set of one registration. Returns whether that is `own`, and exclusive.
-#[inline]
+#[inline(always)]
 fn tell_set(own: &Ep, reg: &Reg) -> bool {
     let Some((ep, held)) = set_of(reg) else {
         return false;
     };
     let is_own = core::ptr::eq(ep, own);
     mark(reg, REG_IN_EDGE);
-    push_ready(ep, reg);
+    look_again_at(ep, reg);
+    let is_nested = ep.nested.load(Ordering::Relaxed) == FOLLOWED;
+    if is_nested {
+        count_arrival(ep);
+    }
     // The peer's bell, if it has rung, found nothing: this thread has taken its news.
     if !is_own && ep.bells.sleepers.load(Ordering::Relaxed) != 0 {
         ring_bell(ep, &process::HIDING);
     }
     drop(held);
-    if ep.nested.load(Ordering::Relaxed) == FOLLOWED {
+    if is_nested {
         nested::keep_place(ep);
     }
     is_own && reg.events.load(Ordering::Relaxed) & EXCLUSIVE != 0
@@ -550,7 +564,10 @@ pub(super) fn translated(ep: &Ep, out: &mut [epoll_event], n: c_int) -> c_int {
 
 /// The events that the rings have to report for a registration; 0: none. The registration's edges are over then.
 pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
-    let (readable, writable) = due(conn, reg, asked);
+    let (readable, writable) = state(conn, reg, asked);
+    if !is_due(reg, asked, (readable, writable)) {
+        return 0;
+    }
     let mut bits = 0;
     if readable {
         bits |= asked & IN;
@@ -565,12 +582,13 @@ pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
 
 /// Would [`report`] have something?
 pub(super) fn has_report(conn: &Conn, reg: &Reg, asked: u32) -> bool {
-    due(conn, reg, asked) != (false, false)
+    let state = state(conn, reg, asked);
+    state != (false, false) && is_due(reg, asked, state)
 }
 
-/// Are input and output to be reported for a registration?
+/// What the rings have for a registration: input, and room for output.
 #[inline(always)]
-fn due(conn: &Conn, reg: &Reg, asked: u32) -> (bool, bool) {
+fn state(conn: &Conn, reg: &Reg, asked: u32) -> (bool, bool) {
     if marked(reg, REG_ABSENT) || !may_report(reg) {
         return (false, false);
     }
@@ -588,9 +606,11 @@ fn due(conn: &Conn, reg: &Reg, asked: u32) -> (bool, bool) {
             && !room::is_full(conn)
     };
     let writable = asked & OUT != 0 && (marked(reg, REG_ROOM) || by_ring());
-    // An edge on either side makes the kernel report the whole state.
-    let is_due = asked & ET == 0
-        || readable && marked(reg, REG_IN_EDGE)
-        || writable && marked(reg, REG_OUT_EDGE);
-    (is_due && readable, is_due && writable)
+    (readable, writable)
+}
+
+/// Is this state to be reported? An edge on either side makes the kernel report the whole state.
+#[inline(always)]
+fn is_due(reg: &Reg, asked: u32, (readable, writable): (bool, bool)) -> bool {
+    asked & ET == 0 || readable && marked(reg, REG_IN_EDGE) || writable && marked(reg, REG_OUT_EDGE)
 }
