@@ -325,7 +325,8 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
         // The program or the encryption takes most of the time.
         ("ssh", _, "throughput")
         | ("pgbench" | "haproxy" | "netty" | "go-proxy" | "caddy", _, "rate") => AtLeast(1.0),
-        ("go-echo" | "go-http" | "go-proxy" | "grpc-unary" | "caddy", _, "cpu") => AtMost(1.0),
+        ("go-echo" | "go-http" | "go-proxy" | "grpc-unary" | "caddy", _, "cpu")
+        | (_, "musl-nginx", "cpu") => AtMost(1.0),
         ("grpc-unary", _, "rate") => AtLeast(1.2),
         ("go-echo", _, "rate") if pinned => AtLeast(5.0),
         ("go-http", _, "rate") => AtLeast(1.3),

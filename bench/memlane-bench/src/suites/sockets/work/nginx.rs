@@ -18,6 +18,8 @@ use crate::runner::parse;
 use crate::runner::proc::{Service, free_port};
 
 const PAGE_BYTES: usize = 612;
+/// The page that comes from nginx's memory.
+const MEMORY: &str = "memory";
 /// The page that is one: a file of that size.
 const LARGE: &str = "large.bin";
 const LARGE_BYTES: usize = 16 << 20;
@@ -28,7 +30,9 @@ pub(super) fn measure(
     lines: &[&Line],
     readings: &mut Vec<Reading>,
 ) -> anyhow::Result<()> {
-    let (server, port) = serve_by(trial, program, Place::SERVER)?;
+    // nginx with musl has no module that answers from memory, and no row of it asks.
+    let from_memory = lines.iter().any(|line| line.args.contains(&MEMORY));
+    let (server, port) = serve_by(trial, program, Place::SERVER, from_memory)?;
     for line in lines {
         let [threads, connections, path] = line.args else {
             anyhow::bail!("a row without its arguments");
@@ -42,15 +46,21 @@ pub(super) fn measure(
 
 /// Starts nginx, with its pages.
 pub(super) fn serve(trial: &Trial<'_>, place: Place) -> anyhow::Result<(Service, u16)> {
-    serve_by(trial, "nginx", place)
+    serve_by(trial, "nginx", place, false)
 }
 
-/// The same, by an nginx that was built otherwise.
-fn serve_by(trial: &Trial<'_>, program: &str, place: Place) -> anyhow::Result<(Service, u16)> {
+/// The same, by an nginx that was built otherwise, and with the page that comes from its memory.
+fn serve_by(
+    trial: &Trial<'_>,
+    program: &str,
+    place: Place,
+    from_memory: bool,
+) -> anyhow::Result<(Service, u16)> {
     let port = free_port()?;
     let folder = site(
         &trial.bench.scratch.name("nginx"),
         (trial.network.listens(), port),
+        from_memory,
     )?;
     let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
     let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
@@ -104,7 +114,7 @@ fn text(path: &Path) -> anyhow::Result<String> {
     Ok(path.to_owned())
 }
 
-fn site(folder: &Path, at: (&str, u16)) -> anyhow::Result<PathBuf> {
+fn site(folder: &Path, at: (&str, u16), from_memory: bool) -> anyhow::Result<PathBuf> {
     fs::create_dir(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let page = folder.join("index.html");
@@ -116,7 +126,7 @@ fn site(folder: &Path, at: (&str, u16)) -> anyhow::Result<PathBuf> {
     fs::set_permissions(&large, fs::Permissions::from_mode(0o644))?;
     fs::write(
         folder.join("nginx.conf"),
-        config(&text(folder)?, at, &text_of_page),
+        config(&text(folder)?, at, from_memory.then_some(&text_of_page)),
     )?;
     Ok(folder.to_owned())
 }
@@ -127,7 +137,10 @@ fn page_text() -> String {
     page
 }
 
-fn config(folder: &str, (address, port): (&str, u16), page: &str) -> String {
+/// `page` is answered from memory, where it is given.
+fn config(folder: &str, (address, port): (&str, u16), page: Option<&String>) -> String {
+    let from_memory = page.map(|page| format!("location = /{MEMORY} {{ return 200 '{page}'; }}"));
+    let from_memory = from_memory.unwrap_or_default();
     format!(
         "worker_processes 1;
 daemon off;
@@ -148,7 +161,7 @@ http {{
   server {{
     listen {address}:{port} backlog=4096;
     root {folder};
-    location = /memory {{ return 200 '{page}'; }}
+    {from_memory}
   }}
 }}
 "
