@@ -172,7 +172,7 @@ fn copies_of_descriptors_and_children_are_as_without_memlane() {
     let shared = &[Reason::PASSED_ON, Reason::SHARED_FD, Reason::WAIT_KIND];
     for (how, build) in LINKED {
         let name = format!("go-files-{how}");
-        parts(&name, build, &["files", "children", "again"], &[shared]);
+        parts(&name, build, &["files", "children", "again", "unread"], &[shared]);
     }
 }
 

@@ -38,6 +38,7 @@ pub(crate) unsafe extern "C" fn memlane_begin() {
         // Thread-local memory for the time until the program begins.
         "lea rax, [rip + {first}]",
         "add rax, {tcb}",
+        "mov qword ptr [rax], rax",
         "wrfsbase rax",
         "mov rdi, rbx",
         "mov rsi, r12",

@@ -3,6 +3,7 @@
 //! The program's own FS is Go's. While a call is served, FS points into the thread's [`Block`].
 
 use crate::golang::stack::{BLOCK_AT, SIZE, Stack};
+use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use memlane_sys::syscall;
@@ -42,7 +43,10 @@ pub(crate) struct Block {
 /// The library's thread-local variables. Its file asks for this alignment.
 #[repr(C, align(64))]
 #[derive(Debug)]
-struct Variables([u64; TLS_ROOM / 8]);
+struct Variables(UnsafeCell<[u64; TLS_ROOM / 8]>);
+
+// SAFETY: only the thread whose block it is reads and writes them, by way of FS.
+unsafe impl Sync for Variables {}
 
 const _: () =
     assert!(TCB_AT.is_multiple_of(64) && offset_of!(Block, variables) + TLS_ROOM == TCB_AT);
@@ -66,7 +70,7 @@ impl Block {
             owner: AtomicUsize::new(0),
             state: AtomicU32::new(0),
             next: AtomicPtr::new(core::ptr::null_mut()),
-            variables: Variables([0; TLS_ROOM / 8]),
+            variables: Variables(UnsafeCell::new([0; TLS_ROOM / 8])),
             control: [const { AtomicUsize::new(0) }; TCB / 8],
         }
     }

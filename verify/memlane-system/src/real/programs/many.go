@@ -200,6 +200,47 @@ func after(number string) {
 	end(fresh)
 }
 
+// What has come but is not read when the program executes itself: the program after it reads on.
+func unread(port string) {
+	conn := dial(port)
+	converse(conn, random(), 100, 3000)
+	_, err := conn.Write(pattern())
+	must(err)
+	time.Sleep(50 * time.Millisecond)
+	file, err := conn.File()
+	must(err)
+	raw, err := syscall.Dup(int(file.Fd()))
+	must(err)
+	self, err := os.Executable()
+	must(err)
+	must(syscall.Exec(self, []string{self, "left", port, strconv.Itoa(raw)}, os.Environ()))
+}
+
+func readOn(number string) {
+	fd, err := strconv.Atoi(number)
+	must(err)
+	conn, err := net.FileConn(os.NewFile(uintptr(fd), "left"))
+	must(err)
+	got := make([]byte, len(pattern()))
+	_, err = io.ReadFull(conn, got)
+	must(err)
+	if !bytes.Equal(got, pattern()) {
+		panic("other bytes than were sent")
+	}
+	converse(conn, random(), 50, 3000)
+	fresh := dial(os.Args[2])
+	converse(fresh, random(), 300, 3000)
+	end(fresh)
+}
+
+func pattern() []byte {
+	made := make([]byte, 3000)
+	for i := range made {
+		made[i] = byte(i * i / 7)
+	}
+	return made
+}
+
 // Signals, profiling, preemption and the collector, while connections are busy.
 func signals(port string) {
 	profile, err := os.CreateTemp("", "profile")
@@ -533,6 +574,10 @@ func main() {
 		again(port)
 	case "after":
 		after(os.Args[3])
+	case "unread":
+		unread(port)
+	case "left":
+		readOn(os.Args[3])
 	case "signals":
 		signals(port)
 	case "threads":
