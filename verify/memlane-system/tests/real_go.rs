@@ -10,7 +10,7 @@ use memlane_system::real::http::{Nginx, PEER_OUTSIDE, Site};
 use memlane_system::real::kv::Redis;
 use memlane_system::real::lang::{EchoServer, GoBuild, Load, echo, go_build, python_echo};
 use memlane_system::real::{
-    Done, Reason, SHORT_LIVED, Stage, Story, free_port, note, wait_listening, wait_until,
+    Done, Reason, SHORT_LIVED, Stage, Story, free_port, note, proc, wait_listening, wait_until,
 };
 
 /// Each connection makes more than the 80 calls after which a peer counts as one without memlane.
@@ -172,7 +172,12 @@ fn copies_of_descriptors_and_children_are_as_without_memlane() {
     let shared = &[Reason::PASSED_ON, Reason::SHARED_FD, Reason::WAIT_KIND];
     for (how, build) in LINKED {
         let name = format!("go-files-{how}");
-        parts(&name, build, &["files", "children", "again", "unread"], &[shared]);
+        parts(
+            &name,
+            build,
+            &["files", "children", "again", "unread"],
+            &[shared],
+        );
     }
 }
 
@@ -459,6 +464,33 @@ fn a_program_that_can_load_plugins_or_has_threads_of_its_own_stays_on_tcp() {
     };
     let program = own.build(&story, &["echo.go"], "own-threads");
     must_stay_on_tcp(&story, &program, "without libc's threads");
+}
+
+/// strace stops each thread at each of its system calls for a while, and leaves.
+#[test]
+fn a_tracer_that_comes_and_goes_disturbs_nothing() {
+    of_both("go-traced", &["go", "strace"], |story, build| {
+        let program = build.build(story, &["echo.go"], "echo");
+        story.in_each_mode(|stage| {
+            let server = EchoServer::start(stage, with_role(stage, &program, "server"), &[]);
+            let mut client = with_role(stage, &program, "client");
+            client.args([&server.port.to_string(), "4", "20000", "1000"]);
+            let client = stage.start("client", client);
+            std::thread::sleep(Duration::from_millis(100));
+            for traced in [client.program_id(), server.proc.program_id()] {
+                let mut strace = Command::new("strace")
+                    .args(["-f", "-qq", "-o", "/dev/null", "-p", &traced.to_string()])
+                    .spawn()
+                    .expect("strace");
+                std::thread::sleep(Duration::from_millis(200));
+                proc::send("INT", &[strace.id()]);
+                strace.wait().expect("strace ends");
+            }
+            let done = client.wait(LIMIT).success();
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+            server.finish().must_use_ring(&[SHORT_LIVED]);
+        });
+    });
 }
 
 /// The shortest of many starts, with and without memlane: what else the machine does makes them longer.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use memchr::memmem;
 use memlane_core::golang::{self, Syscall6};
 
 /// Why the program stays on TCP; `None`: nothing in its file says so. It asks for a dynamic loader.
@@ -22,7 +23,7 @@ fn why(file: &[u8]) -> Option<String> {
             "a Go program built by {version}, a release that memlane does not know"
         ));
     };
-    let names = |name: &[u8]| file.windows(name.len()).any(|window| window == name);
+    let names = |name: &[u8]| memmem::find(file, name).is_some();
     if !names(b"pthread_create\0") {
         return Some("a Go program without libc's threads (CGO_ENABLED=0)".to_owned());
     }

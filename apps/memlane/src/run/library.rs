@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use memchr::memmem;
 
 const FILE: &str = "libmemlane_preload.so";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -15,23 +16,9 @@ const MARK_END: u8 = b'>';
 /// The library to preload: the one that is named, or the one that belongs to this program.
 pub(crate) fn find(named: Option<OsString>) -> anyhow::Result<PathBuf> {
     let path = match named.filter(|name| !name.is_empty()) {
-        Some(name) => std::path::absolute(&name)
-            .ok()
-            .filter(|path| path.is_file())
-            .with_context(|| {
-                format!(
-                    "MEMLANE_PRELOAD names {}, which is no file",
-                    Path::new(&name).display()
-                )
-            })?,
+        Some(name) => of_name(&name)?,
         None => beside_us()?,
     };
-    if let Some(other) = version_of(&path).filter(|version| version != VERSION) {
-        bail!(
-            "{} is of version {other}, and this program of {VERSION}: name the one that belongs to it in MEMLANE_PRELOAD",
-            path.display()
-        );
-    }
     // ld.so splits LD_PRELOAD at these and expands $ORIGIN and the like.
     if path
         .as_os_str()
@@ -42,6 +29,25 @@ pub(crate) fn find(named: Option<OsString>) -> anyhow::Result<PathBuf> {
         bail!(
             "{} cannot be preloaded: its path has a colon, a blank or a dollar sign in it; \
              copy it elsewhere and name it in MEMLANE_PRELOAD",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+fn of_name(name: &OsStr) -> anyhow::Result<PathBuf> {
+    let path = std::path::absolute(name)
+        .ok()
+        .filter(|path| path.is_file())
+        .with_context(|| {
+            format!(
+                "MEMLANE_PRELOAD names {}, which is no file",
+                Path::new(name).display()
+            )
+        })?;
+    if let Some(other) = version_of(&path).filter(|version| version != VERSION) {
+        bail!(
+            "{} is of version {other}, and this program of {VERSION}: name the one that belongs to it in MEMLANE_PRELOAD",
             path.display()
         );
     }
@@ -89,7 +95,7 @@ fn places(exe: &Path) -> Vec<PathBuf> {
 /// The version that a library says it is of; `None`: it says nothing.
 fn version_of(library: &Path) -> Option<String> {
     let bytes = std::fs::read(library).ok()?;
-    let at = bytes.windows(MARK.len()).position(|w| w == MARK)? + MARK.len();
+    let at = memmem::find(&bytes, MARK)? + MARK.len();
     let rest = bytes.get(at..at + 32)?;
     let end = rest.iter().position(|b| *b == MARK_END)?;
     String::from_utf8(rest[..end].to_vec()).ok()
