@@ -503,25 +503,27 @@ fn a_static_program_begins_less_than_15_ms_later() {
         return;
     };
     let program = GoBuild::STATIC.build(&story, &["start.go"], "start");
-    let shortest = |start: &dyn Fn() -> Command| {
-        let starts = (0..30).map(|_| {
-            let began = std::time::Instant::now();
-            let out = start().output().expect("it starts");
-            assert_eq!(String::from_utf8_lossy(&out.stdout), "begun\n");
-            began.elapsed()
-        });
-        starts.min().expect("some")
+    let took = |mut command: Command| {
+        let began = std::time::Instant::now();
+        let out = command.output().expect("it starts");
+        assert_eq!(String::from_utf8_lossy(&out.stdout), "begun\n");
+        began.elapsed()
     };
-    let plain = shortest(&|| Command::new(&program));
-    let entered = shortest(&|| {
+    let (mut plain, mut entered) = (LIMIT, LIMIT);
+    let limit = Duration::from_millis(15);
+    for turn in 0..200 {
+        plain = plain.min(took(Command::new(&program)));
         let mut run = Command::new(&memlane);
         run.arg("run").arg(&program);
-        run
-    });
+        entered = entered.min(took(run));
+        if turn >= 20 && entered < plain + limit {
+            break;
+        }
+    }
     note(&format!(
         "a static Go program: {plain:?} plain, {entered:?} by memlane run"
     ));
-    assert!(entered < plain + Duration::from_millis(15));
+    assert!(entered < plain + limit);
 }
 
 /// Runs it after a filter that refuses every `ptrace`, as a container's might.
