@@ -401,7 +401,7 @@ fn a_go_program_that_stays_on_tcp_is_named_and_runs() {
             "static",
             "go1.26.8",
             "-static",
-            "a Go program that was built without libc (CGO_ENABLED=0 or -static)",
+            "a static Go program with C code in it",
         ),
     ] {
         let program = like_go(&dir, name, version, &[flag]);
