@@ -66,7 +66,7 @@ static uint64_t by_ring(void) {
     report_lane();
     return arena->actors[self_actor].tx_ring + arena->actors[self_actor].rx_ring;
 }
-/* Since `before`, at least so many bytes were sent or received by memory (on plain TCP, none ever is). */
+/* At least this many bytes have been sent or received by memory since `before`. On plain TCP, none are. */
 static void says_by_memory(uint64_t before, uint64_t least) {
     uint64_t now = by_ring();
     say("by memory: %d", now == 0 || now - before >= least);

@@ -180,13 +180,18 @@ func inherited() {
 func again(port string) {
 	conn := dial(port)
 	converse(conn, random(), 100, 3000)
+	execute("after", port, conn)
+}
+
+// Executes this program in this process, in another role, with a copy of the connection.
+func execute(role, port string, conn *net.TCPConn) {
 	file, err := conn.File()
 	must(err)
 	raw, err := syscall.Dup(int(file.Fd()))
 	must(err)
 	self, err := os.Executable()
 	must(err)
-	must(syscall.Exec(self, []string{self, "after", port, strconv.Itoa(raw)}, os.Environ()))
+	must(syscall.Exec(self, []string{self, role, port, strconv.Itoa(raw)}, os.Environ()))
 }
 
 func after(number string) {
@@ -207,13 +212,7 @@ func unread(port string) {
 	_, err := conn.Write(pattern())
 	must(err)
 	time.Sleep(50 * time.Millisecond)
-	file, err := conn.File()
-	must(err)
-	raw, err := syscall.Dup(int(file.Fd()))
-	must(err)
-	self, err := os.Executable()
-	must(err)
-	must(syscall.Exec(self, []string{self, "left", port, strconv.Itoa(raw)}, os.Environ()))
+	execute("left", port, conn)
 }
 
 func readOn(number string) {
