@@ -21,6 +21,9 @@ const HWCAP2_FSGSBASE: u64 = 2;
 /// How long the process sleeps before it looks whether the helper still lives.
 const LOOK_AFTER_US: u64 = 50_000;
 
+/// How often the helper looks for the process's answer.
+const ASK_TIMES: u32 = 100;
+
 /// Words that both write. Each waits for the other's.
 pub(crate) struct Meeting {
     /// One of the states below. The helper changes `STARTED` to any other, the process changes `FORBIDDEN` to `ALLOWED`; who
@@ -185,14 +188,15 @@ impl Meeting {
         self.tell(REFUSED);
     }
 
-    /// Asks to be allowed to trace the process, and waits for that.
+    /// Asks to be allowed to trace the process, and waits for that for five seconds. A process that was killed meanwhile
+    /// answers no more.
     pub(crate) fn ask(&self) {
         self.tell(FORBIDDEN);
-        while self.state.load(Ordering::Acquire) == FORBIDDEN {
-            let _ = futex::wait(&self.state, FORBIDDEN, LOOK_AFTER_US);
-            if !proc::alive(self.process) {
+        for _ in 0..ASK_TIMES {
+            if self.state.load(Ordering::Acquire) != FORBIDDEN {
                 return;
             }
+            let _ = futex::wait(&self.state, FORBIDDEN, LOOK_AFTER_US);
         }
     }
 
