@@ -6,6 +6,7 @@
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
 //! - [`musl`]: the same programs, linked with musl.
 //! - [`go`]: programs in Go that are built from their modules.
+//! - [`cluster`]: a control plane of Kubernetes, and a node.
 //! - [`callgrind`]: instructions that a program executes, by source file.
 //! - [`real`]: stock programs (nginx, redis, …).
 //! - [`faulty`]: the preload library with fault points, and programs that are to survive a peer with it.
@@ -21,6 +22,7 @@
 pub mod blocks;
 pub mod callgrind;
 pub mod cases;
+pub mod cluster;
 pub mod containers;
 pub mod crowd;
 pub mod devmem;
