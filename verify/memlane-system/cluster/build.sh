@@ -4,7 +4,7 @@
 # usage: build.sh FOLDER [control-plane|node|sidecars|sanity|helm]…
 #
 #   control-plane  etcd, kube-apiserver, kubectl
-#   node           containerd, its shim and ctr, kubelet, kube-controller-manager, kube-scheduler
+#   node           containerd, its shim and ctr, kubelet, kube-proxy, kube-controller-manager, kube-scheduler
 #   sidecars       Kubernetes's own controllers of volumes: csi-provisioner, csi-attacher, csi-resizer, csi-snapshotter
 #   sanity         csi-sanity, the test of CSI plugins
 #   helm           helm
@@ -64,6 +64,7 @@ for part; do
         kubernetes kubelet
         kubernetes kube-controller-manager
         kubernetes kube-scheduler
+        kubernetes kube-proxy
         for program in containerd containerd-shim-runc-v2 ctr; do
             build containerd "github.com/containerd/containerd/v2/cmd/$program"
         done

@@ -1,7 +1,8 @@
-//! etcd and kube-apiserver on ports of 127.0.0.1.
+//! etcd and kube-apiserver on this machine.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,14 +28,17 @@ pub enum Token {
     Controllers,
     /// kube-scheduler.
     Scheduler,
+    /// kube-proxy.
+    Proxy,
 }
 
 impl Token {
-    const ALL: [Token; 4] = [
+    const ALL: [Token; 5] = [
         Token::Admin,
         Token::Node,
         Token::Controllers,
         Token::Scheduler,
+        Token::Proxy,
     ];
 
     /// The name by which Kubernetes' own rules know them, and the group.
@@ -45,6 +49,7 @@ impl Token {
             Token::Node => (format!("system:node:{}", super::Node::NAME), "system:nodes"),
             Token::Controllers => (named("system:kube-controller-manager"), ""),
             Token::Scheduler => (named("system:kube-scheduler"), ""),
+            Token::Proxy => (named("system:kube-proxy"), ""),
         }
     }
 
@@ -52,7 +57,7 @@ impl Token {
         format!("{self:?}.kubeconfig")
     }
 
-    /// Nobody else reaches the apiserver, which listens on 127.0.0.1 and ends with the test.
+    /// No secret: the apiserver listens at addresses of this machine only, and ends with the test.
     fn text(self) -> String {
         format!("token-of-{self:?}")
     }
@@ -65,30 +70,38 @@ pub struct ControlPlane {
     _etcd: Running,
     authority: Authority,
     dir: TempDir,
-    port: u16,
+    at: SocketAddr,
 }
 
 impl ControlPlane {
-    /// Starts one, and returns when it is ready.
+    /// Starts one at 127.0.0.1, and returns when it is ready.
     ///
     /// # Panics
     /// If it does not become ready.
     pub fn start(label: &str) -> ControlPlane {
+        ControlPlane::start_at(label, IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+
+    /// Starts one at an address of this machine, and returns when it is ready.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub fn start_at(label: &str, address: IpAddr) -> ControlPlane {
         let dir = TempDir::new(label);
         let authority = Authority::new(label);
-        let names = "DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1,IP:10.96.0.1";
-        let served = authority.server("apiserver", names);
+        let names = format!("DNS:localhost,DNS:kubernetes.default.svc,IP:{address},IP:10.96.0.1");
+        let served = authority.server("apiserver", &names);
         service_account_key(dir.path());
         write_tokens(dir.path());
         let (etcd, store) = start_etcd(dir.path());
-        let port = free_port();
-        let apiserver = start_apiserver(dir.path(), &served, &store, port);
+        let at = SocketAddr::new(address, free_port());
+        let apiserver = start_apiserver(dir.path(), &served, &store, at);
         let mut plane = ControlPlane {
             apiserver,
             _etcd: etcd,
             authority,
             dir,
-            port,
+            at,
         };
         plane.write_kubeconfigs();
         plane.wait_until_ready();
@@ -97,7 +110,7 @@ impl ControlPlane {
 
     /// Its address.
     pub fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        format!("https://{}", self.at)
     }
 
     /// The authority that its certificate is of.
@@ -214,7 +227,7 @@ impl ControlPlane {
     /// Waits until kubectl says something that `done` accepts.
     ///
     /// # Panics
-    /// With what it said last, at `limit`.
+    /// With what it said last, and the events of all pods, at `limit`.
     #[track_caller]
     pub fn wait_until(
         &self,
@@ -229,7 +242,13 @@ impl ControlPlane {
             if said.as_deref().is_ok_and(&mut done) {
                 return;
             }
-            assert!(Instant::now() < end, "waiting for {what}: {said:?}");
+            if Instant::now() > end {
+                let shown = self.ask(&["get", "pods,events", "--all-namespaces"]);
+                panic!(
+                    "waiting for {what}: {said:?}\n{}",
+                    shown.unwrap_or_else(|why| why)
+                );
+            }
             std::thread::sleep(Duration::from_millis(200));
         }
     }
@@ -298,14 +317,19 @@ fn start_etcd(dir: &Path) -> (Running, String) {
     (etcd, at)
 }
 
-fn start_apiserver(dir: &Path, served: &Path, store: &str, port: u16) -> Running {
+fn start_apiserver(dir: &Path, served: &Path, store: &str, at: SocketAddr) -> Running {
     let path = |name: &str| dir.join(name).display().to_string();
     let certificate = |name: &str| served.join(name).display().to_string();
+    let reconciler = if at.ip().is_loopback() {
+        "none"
+    } else {
+        "lease"
+    };
     let options = [
         ("etcd-servers", store.to_owned()),
-        ("secure-port", port.to_string()),
-        ("bind-address", "127.0.0.1".to_owned()),
-        ("advertise-address", "127.0.0.1".to_owned()),
+        ("secure-port", at.port().to_string()),
+        ("bind-address", at.ip().to_string()),
+        ("advertise-address", at.ip().to_string()),
         ("tls-cert-file", certificate("server-cert.pem")),
         ("tls-private-key-file", certificate("server-key.pem")),
         ("token-auth-file", path("tokens.csv")),
@@ -318,8 +342,9 @@ fn start_apiserver(dir: &Path, served: &Path, store: &str, port: u16) -> Running
         ),
         ("service-cluster-ip-range", "10.96.0.0/16".to_owned()),
         ("allow-privileged", "true".to_owned()),
-        // There is no second one that would have to know of this one.
-        ("endpoint-reconciler-type", "none".to_owned()),
+        ("kubelet-preferred-address-types", "InternalIP".to_owned()),
+        // That of the service `kubernetes`, which may not be at 127.0.0.1.
+        ("endpoint-reconciler-type", reconciler.to_owned()),
     ];
     let mut command = Command::new(program("kube-apiserver"));
     command.args(options.map(|(name, value)| format!("--{name}={value}")));

@@ -1,16 +1,16 @@
 //! Kubernetes, as `cluster/build.sh` builds it from its modules: a control plane on this machine, and a node.
 //!
 //! - [`ControlPlane`]: etcd and kube-apiserver, and kubectl to talk to it.
-//! - [`Node`]: containerd and kubelet, which run pods, and the controllers that make and place them.
+//! - [`Node`]: a control plane with what makes and places pods, and containerd and kubelet, which run them.
 
 mod control_plane;
+mod image;
 mod node;
 
 use std::path::{Path, PathBuf};
 
-use crate::blocks::skip;
-
 pub use control_plane::{ControlPlane, Token};
+pub use image::Image;
 pub use node::Node;
 
 /// What a control plane consists of.
@@ -23,11 +23,15 @@ pub const NODE: &[&str] = &[
     "kubelet",
     "kube-controller-manager",
     "kube-scheduler",
+    "kube-proxy",
 ];
+
+/// The variable that may name the folder of the programs.
+const FOLDER: &str = "MEMLANE_CLUSTER_PROGRAMS";
 
 /// Where the programs are: in the folder `MEMLANE_CLUSTER_PROGRAMS`, or in `target/cluster`.
 pub fn folder() -> PathBuf {
-    let named = std::env::var_os("MEMLANE_CLUSTER_PROGRAMS").map(PathBuf::from);
+    let named = std::env::var_os(FOLDER).map(PathBuf::from);
     named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cluster"))
 }
 
@@ -36,17 +40,16 @@ pub fn program(name: &str) -> PathBuf {
     folder().join(name)
 }
 
-/// Are these programs here? Skips `test`, loudly, if one is not.
+/// Are these programs here? Says so if one is not. `./dev test-cluster` makes them.
 ///
 /// # Panics
-/// If one is not, where everything is said to be there.
+/// If one is not, and `MEMLANE_CLUSTER_PROGRAMS` says where they are.
 pub fn has(test: &str, programs: &[&str]) -> bool {
-    match programs.iter().find(|name| !program(name).is_file()) {
-        None => true,
-        Some(name) => {
-            let missing = program(name).display().to_string();
-            skip(test, &format!("no {missing}: ./dev test-cluster"));
-            false
-        }
-    }
+    let Some(name) = programs.iter().find(|name| !program(name).is_file()) else {
+        return true;
+    };
+    let text = format!("{test}: no {}", program(name).display());
+    assert!(std::env::var_os(FOLDER).is_none(), "{text}");
+    eprintln!("SKIPPED {text}: ./dev test-cluster");
+    false
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::blocks::has;
 use crate::containers::Agent;
+use crate::containers::root::{Root, copy, found};
 use crate::harness::{Built, TempDir, is_root};
 use crate::musl;
 
@@ -110,14 +111,11 @@ impl Engine {
 
     /// redis, and the libraries that it and the agent want; nothing else is in the image.
     fn make_root(&self) {
-        let root = self.dir.path().join("root");
-        for folder in ["bin", "tmp", "etc", "proc", "sys", "dev", "run", "opt"] {
-            std::fs::create_dir_all(root.join(folder)).expect("a folder");
-        }
+        let root = self.image_root();
         // Where the device is mounted: root of a user namespace may not make folders here.
         let domain = self.agent.directory();
         for mounted_at in ["opt/memlane", &domain[1..]] {
-            std::fs::create_dir_all(root.join(mounted_at)).expect("a folder");
+            root.folder(mounted_at);
         }
         for folder in [
             self.dir.path(),
@@ -127,23 +125,16 @@ impl Engine {
             std::fs::set_permissions(folder, readable).expect("ours");
         }
         for program in INSIDE {
-            copy(&found(program), &root.join("bin").join(program));
+            root.put(&found(program));
         }
         let memlane = Built::find()
             .memlane
             .expect("`cargo build --release` first");
-        for path in INSIDE.map(found).iter().chain([&memlane]) {
-            self.put_libraries_of(path);
-        }
+        root.put_libraries_of(&memlane);
     }
 
-    fn put_libraries_of(&self, program: &Path) {
-        let root = self.dir.path().join("root");
-        let said = Command::new("ldd").arg(program).output().expect("ldd");
-        let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        for library in said.split_whitespace().filter(|word| word.starts_with('/')) {
-            copy(Path::new(library), &root.join(&library[1..]));
-        }
+    fn image_root(&self) -> Root {
+        Root::new(&self.dir.path().join("root"))
     }
 
     /// Puts another program into the containers' `/bin`, and what it is linked with.
@@ -151,9 +142,7 @@ impl Engine {
     /// # Panics
     /// If it cannot be copied.
     pub fn put(&self, program: &Path) {
-        let name = program.file_name().expect("a program");
-        copy(program, &self.dir.path().join("root/bin").join(name));
-        self.put_libraries_of(program);
+        self.image_root().put(program);
     }
 
     /// Runs a command in another container, in the server's network and as restricted as podman restricts any, with nothing
@@ -409,17 +398,4 @@ pub fn upgraded(said: &str) -> u64 {
     let at = words.iter().position(|word| word.starts_with("upgraded"));
     let number = at.and_then(|at| words.get(at - 1)?.parse().ok());
     number.unwrap_or_else(|| panic!("{line}"))
-}
-
-fn found(program: &str) -> PathBuf {
-    let said = Command::new("sh")
-        .args(["-c", &format!("command -v {program}")])
-        .output();
-    let said = said.expect("sh").stdout;
-    PathBuf::from(String::from_utf8_lossy(&said).trim())
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
-    std::fs::copy(from, to).expect("copied");
 }

@@ -7,6 +7,7 @@ mod docker;
 mod engine;
 mod many;
 mod networks;
+pub mod root;
 mod scene;
 
 pub use agent::Agent;
