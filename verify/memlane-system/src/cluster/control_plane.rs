@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub enum Token {
     /// May do everything.
     Admin,
-    /// The kubelet of [`super::Node::NAME`].
+    /// The kubelet of [`super::NODE_NAME`].
     Node,
     /// kube-controller-manager.
     Controllers,
@@ -46,7 +46,7 @@ impl Token {
         let named = |name: &str| name.to_owned();
         match self {
             Token::Admin => (named("admin"), "system:masters"),
-            Token::Node => (format!("system:node:{}", super::Node::NAME), "system:nodes"),
+            Token::Node => (format!("system:node:{}", super::NODE_NAME), "system:nodes"),
             Token::Controllers => (named("system:kube-controller-manager"), ""),
             Token::Scheduler => (named("system:kube-scheduler"), ""),
             Token::Proxy => (named("system:kube-proxy"), ""),

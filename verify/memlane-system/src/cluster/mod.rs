@@ -26,6 +26,8 @@ pub const NODE: &[&str] = &[
     "kube-proxy",
 ];
 
+/// The node's name.
+pub const NODE_NAME: &str = "node";
 /// The variable that may name the folder of the programs.
 const FOLDER: &str = "MEMLANE_CLUSTER_PROGRAMS";
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::control_plane::{ControlPlane, Token};
 use super::image::{Image, archive};
-use super::program;
+use super::{NODE_NAME, program};
 use crate::blocks::{has, must};
 use crate::containers::root::Root;
 use crate::harness::{Running, TempDir, free_port, is_root};
@@ -59,9 +59,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// Its name.
-    pub const NAME: &'static str = "node";
-
     /// What is missing here for a node, beside [`super::NODE`].
     pub fn obstacle() -> Option<String> {
         let missing = ["runc", "iptables", "nft", "cc"]
@@ -108,7 +105,7 @@ impl Node {
     fn wait_until_ready(&self) {
         let ready = r#"{.status.conditions[?(@.type=="Ready")].status}"#;
         let output = format!("jsonpath={ready}");
-        let args = ["get", "node", Node::NAME, "--output", &output];
+        let args = ["get", "node", NODE_NAME, "--output", &output];
         self.plane
             .wait_until("the node", LIMIT, &args, |said| said == "True");
     }
@@ -341,7 +338,7 @@ volumePluginDir: {dir}/volume-plugins
         format!("--config={}", file.display()),
         format!("--root-dir={folder}"),
         format!("--cert-dir={folder}/pki"),
-        format!("--hostname-override={}", Node::NAME),
+        format!("--hostname-override={}", NODE_NAME),
         format!("--node-ip={}", Address::IP),
     ];
     start(plane, "kubelet", Token::Node, &options)
@@ -401,7 +398,7 @@ conntrack: {{maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeo
         address = Address::IP,
         healthz = free_port(),
         metrics = free_port(),
-        name = Node::NAME,
+        name = NODE_NAME,
     );
     let file = dir.join("kube-proxy.yaml");
     std::fs::write(&file, configuration).expect("written");
