@@ -56,7 +56,7 @@ pub(crate) fn text(edits: &Edits) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&spec).map(|text| text + "\n")
 }
 
-fn bind_mount(mount: &super::edits::Mount) -> BindMount {
+fn bind_mount(mount: &memlane_inject::edits::Mount) -> BindMount {
     BindMount {
         host_path: mount.host.display().to_string(),
         container_path: mount.seen_at.display().to_string(),

@@ -1,11 +1,8 @@
 //! How memlane gets into programs that nobody starts with `memlane run`: containers and services.
 //!
-//! `edits` is the one description of what such a program needs. `cdi` writes it for container engines, `units` for systemd.
-//! `tree` lays the library out so that one path is right in every image.
+//! [`memlane_inject`] describes what such a program needs. `cdi` writes it for container engines, `units` for systemd.
 
 pub(crate) mod cdi;
-mod edits;
-pub(crate) mod tree;
 pub(crate) mod units;
 
-pub(crate) use edits::{Edits, Place};
+pub(crate) use memlane_inject::{Edits, Place, tree};

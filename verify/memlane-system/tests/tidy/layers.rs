@@ -52,13 +52,14 @@ fn table_of_its_own(section: &str) -> Option<String> {
 }
 
 /// The packages that may use another package of their own layer, and which one. For the lanes: docs/decisions/0011.
-const WITHIN_A_LAYER: [(&str, &str); 7] = [
+const WITHIN_A_LAYER: [(&str, &str); 8] = [
     ("memlane-block", "memlane-transport"),
     ("memlane-block-frontends", "memlane-block"),
     ("memlane-block-frontends", "memlane-transport"),
     ("memlane-devmem", "memlane-socket"),
     ("memlane-packet-ends", "memlane-packet"),
     ("memlane", "memlane-agent"),
+    ("memlane", "memlane-inject"),
     ("memlane", "memlane-observe"),
 ];
 

@@ -11,12 +11,15 @@ use std::path::Path;
 /// The library's file name.
 const FILE: &str = "libmemlane_preload.so";
 /// The path to preload, from the tree's root.
-pub(crate) const PRELOAD_IN_TREE: &str = "$LIB/libmemlane_preload.so";
+pub const PRELOAD_IN_TREE: &str = "$LIB/libmemlane_preload.so";
 
 const AS_WRITTEN: &str = "$LIB";
 
 /// Lays the library out in a directory. Programs that run keep the file that they have loaded.
-pub(crate) fn lay_out(library: &Path, root: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// The file system's.
+pub fn lay_out(library: &Path, root: &Path) -> io::Result<()> {
     let triplet = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
     fs::create_dir_all(root.join(&triplet))?;
     for folder in ["lib64", AS_WRITTEN] {

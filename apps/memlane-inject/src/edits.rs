@@ -2,32 +2,38 @@
 
 use std::path::{Path, PathBuf};
 
-use super::tree::PRELOAD_IN_TREE;
+use crate::tree::PRELOAD_IN_TREE;
 
 /// Where a container finds the library.
-const IN_CONTAINER: &str = "/opt/memlane";
+pub const IN_CONTAINER: &str = "/opt/memlane";
+/// Where the agent's domain lies in a lane volume, from the volume's root.
+pub const DOMAIN_IN_VOLUME: &str = "domain";
+/// The loader's list of libraries.
+pub const PRELOAD: &str = "LD_PRELOAD";
+/// The directory of the agent's domain.
+pub const DOMAIN: &str = "MEMLANE_DOMAIN";
 
 /// A directory that is shown at the same or another place, for reading only.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Mount {
+pub struct Mount {
     /// The directory on the host.
-    pub(crate) host: PathBuf,
+    pub host: PathBuf,
     /// Where the program sees it.
-    pub(crate) seen_at: PathBuf,
+    pub seen_at: PathBuf,
 }
 
 /// What a program needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Edits {
+pub struct Edits {
     /// Directories that it must see.
-    pub(crate) mounts: Vec<Mount>,
+    pub mounts: Vec<Mount>,
     /// Variables of its environment.
-    pub(crate) variables: Vec<(&'static str, String)>,
+    pub variables: Vec<(&'static str, String)>,
 }
 
 /// Where the program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub enum Place {
     /// In a container, which sees nothing of the host that is not mounted.
     Container,
     /// On the host.
@@ -39,7 +45,7 @@ impl Edits {
     ///
     /// The path of the library has `$LIB` in it. glibc puts the name of its library directory there, so that a program of
     /// another word size does not find the library; musl does not, and finds a folder of this very name.
-    pub(crate) fn new(place: Place, tree: &Path, domain: &Path) -> Edits {
+    pub fn new(place: Place, tree: &Path, domain: &Path) -> Edits {
         let mount = |host: &Path, seen_at: &Path| Mount {
             host: host.to_owned(),
             seen_at: seen_at.to_owned(),
@@ -51,15 +57,29 @@ impl Edits {
             ),
             Place::Host => (tree, Vec::new()),
         };
-        let library = root.join(PRELOAD_IN_TREE);
         Edits {
             mounts,
-            variables: vec![
-                ("LD_PRELOAD", library.display().to_string()),
-                ("MEMLANE_DOMAIN", domain.display().to_string()),
-            ],
+            variables: variables(root, domain),
         }
     }
+
+    /// What a container of a pod needs that has a lane volume at [`IN_CONTAINER`]: one volume with the library's tree at its
+    /// root and the agent's domain below it.
+    pub fn of_a_lane_volume() -> Edits {
+        let root = Path::new(IN_CONTAINER);
+        Edits {
+            mounts: Vec::new(),
+            variables: variables(root, &root.join(DOMAIN_IN_VOLUME)),
+        }
+    }
+}
+
+fn variables(root: &Path, domain: &Path) -> Vec<(&'static str, String)> {
+    let library = root.join(PRELOAD_IN_TREE);
+    vec![
+        (PRELOAD, library.display().to_string()),
+        (DOMAIN, domain.display().to_string()),
+    ]
 }
 
 #[cfg(test)]
@@ -93,5 +113,12 @@ mod tests {
             edits.variables[0].1,
             "/usr/lib/memlane/inject/$LIB/libmemlane_preload.so"
         );
+    }
+
+    #[test]
+    fn in_a_pod_one_volume_has_both_the_library_and_the_domain() {
+        let edits = Edits::of_a_lane_volume();
+        assert!(edits.mounts.is_empty());
+        assert_eq!(edits.variables[1].1, "/opt/memlane/domain");
     }
 }
