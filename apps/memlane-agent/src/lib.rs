@@ -12,6 +12,7 @@
 //! | [`kernel`] | what the kernel knows of another process's sockets |
 //! | [`pairs`] | which two sockets are the ends of one connection |
 //! | [`party`] | what the processes of one container may ask |
+//! | [`folder`] | which directories of a folder are domains |
 //! | [`server`] | the agent's sockets |
 //!
 //! ```no_run
@@ -27,6 +28,7 @@
 //! ```
 
 pub mod bpf;
+pub mod folder;
 pub mod kernel;
 pub mod pairs;
 pub mod party;

@@ -1,5 +1,6 @@
 //! The agent's sockets: who asks, what is looked at for him, and the ends of channels that are handed out.
 
+use crate::folder::{Folder, Member};
 use crate::kernel::{Looker, Record};
 use crate::pairs::{Asker, Pairs, Verdict};
 use crate::party::{self, Parties, party_of};
@@ -14,7 +15,7 @@ use rustix::net::{
 };
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -58,14 +59,43 @@ pub struct Counts {
     pub sent_away: u64,
 }
 
+/// What has happened to a directory of a folder of domains.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum News {
+    /// It is served from now on.
+    Serves(PathBuf),
+    /// It is gone, or no longer fit to be served.
+    Closed(PathBuf),
+    /// It is not served, and why.
+    Ignored(PathBuf, String),
+}
+
 /// A directory whose members may be introduced to each other.
 struct Domain {
+    directory: PathBuf,
     listener: OwnedFd,
     pairs: Pairs,
-    socket: PathBuf,
     /// Nobody is taken in until this time: there are no descriptors.
     rests: Option<Instant>,
-    /// Locked as long as this agent serves the directory, unless a stranger has locked it.
+    place: Place,
+}
+
+/// How a domain came to be served.
+enum Place {
+    /// By its name. The directory is locked as long as this agent serves it, unless a stranger has locked it.
+    Named { _lock: OwnedFd },
+    /// As a member of the folder of domains; which directory it was then.
+    Member((u64, u64)),
+}
+
+/// The folder of domains, and what was told of it.
+struct Members {
+    folder: Folder,
+    /// What is not served, and why, as it was told last.
+    ignored: BTreeMap<PathBuf, String>,
+    /// When to look again without having heard of a change: another agent serves one of them still.
+    again: Option<Instant>,
+    /// Locked as long as this agent serves the folder.
     _lock: OwnedFd,
 }
 
@@ -73,7 +103,7 @@ struct Domain {
 struct Process {
     socket: OwnedFd,
     process: OwnedFd,
-    domain: usize,
+    domain: u64,
     /// Its name in answers to others.
     name: u64,
     party: String,
@@ -85,7 +115,9 @@ struct Process {
 pub struct Agent {
     looker: Looker,
     epoll: OwnedFd,
-    domains: Vec<Domain>,
+    domains: BTreeMap<u64, Domain>,
+    members: Option<Members>,
+    news: Vec<News>,
     processes: HashMap<u64, Process>,
     parties: Parties,
     next: u64,
@@ -94,6 +126,10 @@ pub struct Agent {
 
 /// Numbers of processes begin here; lower ones are domains.
 const FIRST_PROCESS: u64 = 1 << 16;
+/// The number of the folder of domains. Lower ones are domains.
+const FOLDER: u64 = FIRST_PROCESS - 1;
+/// After this time, a directory that another agent serves is tried again.
+const ANOTHER_SERVES: Duration = Duration::from_secs(1);
 
 impl Agent {
     /// An agent that serves no domain yet.
@@ -104,7 +140,9 @@ impl Agent {
         Ok(Agent {
             looker,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            domains: Vec::new(),
+            domains: BTreeMap::new(),
+            members: None,
+            news: Vec::new(),
             processes: HashMap::new(),
             parties: Parties::default(),
             next: FIRST_PROCESS,
@@ -117,33 +155,144 @@ impl Agent {
     /// # Errors
     /// `AddrInUse` if another agent serves it; else the kernel's.
     pub fn serve(&mut self, directory: &Path) -> io::Result<()> {
-        // Whoever may write there could put himself in the agent's place.
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(directory)?;
+        make_directory(directory)?;
+        let lock = lock(directory, || is_served(&directory.join(SOCKET)))?;
+        self.open(directory, Place::Named { _lock: lock })
+    }
+
+    /// Serves each directory of a folder as a domain, also those that appear later, until they are gone. [`Agent::news`] tells
+    /// of them. Makes the folder, if it is not there.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if others than root and this user can write to the folder; else the kernel's.
+    pub fn serve_each(&mut self, folder: &Path) -> io::Result<()> {
+        let watched = Folder::open(folder)?;
+        let token = EventData::new_u64(FOLDER);
+        epoll::add(&self.epoll, watched.descriptor(), token, EventFlags::IN)?;
+        self.members = Some(Members {
+            folder: watched,
+            ignored: BTreeMap::new(),
+            again: None,
+            // Another agent of the folder may be about to end.
+            _lock: lock(folder, || Ok(false))?,
+        });
+        self.compare_with_folder()
+    }
+
+    /// What has happened to the directories of the folder since this was asked last.
+    pub fn news(&mut self) -> Vec<News> {
+        core::mem::take(&mut self.news)
+    }
+
+    /// The directories that are served.
+    pub fn domains(&self) -> Vec<PathBuf> {
+        let domains = self.domains.values();
+        domains.map(|domain| domain.directory.clone()).collect()
+    }
+
+    /// Puts a socket into a directory.
+    fn open(&mut self, directory: &Path, place: Place) -> io::Result<()> {
+        let Some(number) = (0..FOLDER).find(|n| !self.domains.contains_key(n)) else {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        };
         let socket = directory.join(SOCKET);
-        let lock = lock(directory, &socket)?;
         // Left by an agent that was killed: nobody serves it.
         let _ = std::fs::remove_file(&socket);
         let listener = listen(&socket)?;
-        let token = EventData::new_u64(self.domains.len() as u64);
+        let token = EventData::new_u64(number);
         epoll::add(&self.epoll, &listener, token, EventFlags::IN)?;
-        self.domains.push(Domain {
+        let domain = Domain {
+            directory: directory.to_owned(),
             listener,
             pairs: Pairs::new(WAITING),
-            socket,
             rests: None,
-            _lock: lock,
-        });
+            place,
+        };
+        self.domains.insert(number, domain);
         Ok(())
+    }
+
+    /// Ends a domain: its processes are sent away, and the socket goes.
+    fn close(&mut self, number: u64) {
+        let Some(domain) = self.domains.remove(&number) else {
+            return;
+        };
+        let _ = std::fs::remove_file(domain.directory.join(SOCKET));
+        let its = self.processes.iter().filter(|(_, p)| p.domain == number);
+        let its: Vec<u64> = its.map(|(&process, _)| process).collect();
+        for process in its {
+            self.forget(process);
+        }
+        self.news.push(News::Closed(domain.directory));
+    }
+
+    /// Makes what is served equal to what is in the folder.
+    fn compare_with_folder(&mut self) -> io::Result<()> {
+        let Some(members) = &mut self.members else {
+            return Ok(());
+        };
+        members.folder.hear();
+        members.again = None;
+        let content = members.folder.look()?;
+        let gone = |(number, domain): (&u64, &Domain)| match domain.place {
+            Place::Member(id) => {
+                let still = |m: &Member| m.id == id && m.path == domain.directory;
+                (!content.members.iter().any(still)).then_some(*number)
+            }
+            Place::Named { .. } => None,
+        };
+        let gone: Vec<u64> = self.domains.iter().filter_map(gone).collect();
+        for number in gone {
+            self.close(number);
+        }
+        let mut ignored: BTreeMap<PathBuf, String> = content
+            .others
+            .into_iter()
+            .map(|(path, why)| (path, why.to_owned()))
+            .collect();
+        let mut again = None;
+        for member in content.members {
+            if self.serves(&member.path) {
+                continue;
+            }
+            match self.open_member(&member) {
+                Ok(()) => self.news.push(News::Serves(member.path)),
+                Err(e) => {
+                    again = Some(Instant::now() + ANOTHER_SERVES);
+                    ignored.insert(member.path, why_not(&e));
+                }
+            }
+        }
+        let Some(members) = &mut self.members else {
+            return Ok(());
+        };
+        for (path, why) in &ignored {
+            if members.ignored.get(path) != Some(why) {
+                self.news.push(News::Ignored(path.clone(), why.clone()));
+            }
+        }
+        members.ignored = ignored;
+        members.again = again;
+        Ok(())
+    }
+
+    fn serves(&self, directory: &Path) -> bool {
+        self.domains.values().any(|d| d.directory == directory)
+    }
+
+    /// Serves a directory of the folder. It is not locked: whoever has it mounted could lock it, too, and would delay the agent.
+    fn open_member(&mut self, member: &Member) -> io::Result<()> {
+        if is_served(&member.path.join(SOCKET))? {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        self.open(&member.path, Place::Member(member.id))
     }
 
     /// What the agent has done.
     pub fn counts(&self) -> Counts {
         Counts {
             processes: self.processes.len() as u64,
-            remembered: self.domains.iter().map(|d| d.pairs.len() as u64).sum(),
+            remembered: self.domains.values().map(|d| d.pairs.len() as u64).sum(),
             ..self.counts
         }
     }
@@ -156,7 +305,7 @@ impl Agent {
     /// Waits for something to do, `limit` at most, and does it.
     ///
     /// # Errors
-    /// The kernel's, if it cannot wait.
+    /// The kernel's, if it cannot wait, or cannot read the folder of domains.
     pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
         let mut events = [const {
             epoll::Event {
@@ -177,32 +326,38 @@ impl Agent {
         for event in &events[..n] {
             let (flags, data) = (event.flags, event.data); // a packed structure: no references into it
             match data.u64() {
-                domain if domain < FIRST_PROCESS => {
-                    self.accept(usize::try_from(domain).unwrap_or(usize::MAX));
-                }
+                FOLDER => self.compare_with_folder()?,
+                domain if domain < FOLDER => self.accept(domain),
                 process if flags.contains(EventFlags::IN) => self.hear(process),
                 process => self.forget(process),
             }
         }
-        self.end_what_is_over(Instant::now());
-        Ok(())
+        let now = Instant::now();
+        self.end_what_is_over(now);
+        let again = self.members.as_ref().and_then(|members| members.again);
+        match again.is_some_and(|at| at <= now) {
+            true => self.compare_with_folder(),
+            false => Ok(()),
+        }
     }
 
     /// Until a question has waited long enough or a party may ask again: `turn` is due then at the latest.
     pub fn until_next(&self) -> Duration {
         let now = Instant::now();
-        let ends = self.domains.iter().filter_map(|d| d.pairs.next_end());
-        let rests = self.domains.iter().filter_map(|d| d.rests);
+        let ends = self.domains.values().filter_map(|d| d.pairs.next_end());
+        let rests = self.domains.values().filter_map(|d| d.rests);
         let pauses = self.processes.values().filter_map(|p| p.paused);
+        let again = self.members.as_ref().and_then(|members| members.again);
         ends.chain(rests)
             .chain(pauses)
+            .chain(again)
             .min()
             .map_or(Duration::MAX, |at| at.saturating_duration_since(now))
     }
 
     fn end_what_is_over(&mut self, now: Instant) {
         let mut over = Vec::new();
-        for domain in &mut self.domains {
+        for domain in self.domains.values_mut() {
             domain.pairs.expire(now, |asker| over.push(asker));
         }
         for asker in over {
@@ -217,10 +372,13 @@ impl Agent {
         for number in heard_again {
             self.pause(number, None);
         }
-        for domain in 0..self.domains.len() {
-            if self.domains[domain].rests.is_some_and(|at| at <= now) {
-                self.rest(domain, None);
-            }
+        let rested = |(&number, domain): (&u64, &Domain)| {
+            let over = domain.rests.is_some_and(|at| at <= now);
+            over.then_some(number)
+        };
+        let rested: Vec<u64> = self.domains.iter().filter_map(rested).collect();
+        for domain in rested {
+            self.rest(domain, None);
         }
         self.parties.forget_rested(now);
     }
@@ -228,9 +386,9 @@ impl Agent {
     // --- processes ----------------------------------------------------------
 
     /// Takes in who waits at a domain's socket.
-    fn accept(&mut self, domain: usize) {
+    fn accept(&mut self, domain: u64) {
         for _ in 0..BACKLOG {
-            let Some(at) = self.domains.get(domain) else {
+            let Some(at) = self.domains.get(&domain) else {
                 return;
             };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -248,14 +406,16 @@ impl Agent {
     }
 
     /// Takes nobody in until `until`, or again.
-    fn rest(&mut self, domain: usize, until: Option<Instant>) {
-        let at = &mut self.domains[domain];
+    fn rest(&mut self, domain: u64, until: Option<Instant>) {
+        let Some(at) = self.domains.get_mut(&domain) else {
+            return;
+        };
         at.rests = until;
-        let token = EventData::new_u64(domain as u64);
+        let token = EventData::new_u64(domain);
         let _ = epoll::modify(&self.epoll, &at.listener, token, readable(until.is_none()));
     }
 
-    fn take_in(&mut self, domain: usize, socket: OwnedFd) -> io::Result<()> {
+    fn take_in(&mut self, domain: u64, socket: OwnedFd) -> io::Result<()> {
         let who = sockopt::socket_peercred(&socket)?;
         let process = pidfd_of_peer(&socket, who.pid)?;
         let name = random_name()?;
@@ -367,8 +527,10 @@ impl Agent {
         let Some(process) = self.processes.get(&number) else {
             return;
         };
-        let pairs = &mut self.domains[process.domain].pairs;
-        match pairs.ask(asker, question.role, &socket, now) {
+        let Some(domain) = self.domains.get_mut(&process.domain) else {
+            return;
+        };
+        match domain.pairs.ask(asker, question.role, &socket, now) {
             Verdict::Wait => {}
             Verdict::Meet(other) => self.introduce(asker, other),
             Verdict::NotEstablished => self.refuse(asker, Refusal::NotSeen),
@@ -443,8 +605,8 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        for domain in &self.domains {
-            let _ = std::fs::remove_file(&domain.socket);
+        for domain in self.domains.values() {
+            let _ = std::fs::remove_file(domain.directory.join(SOCKET));
         }
     }
 }
@@ -456,14 +618,29 @@ fn readable(is_heard: bool) -> EventFlags {
     }
 }
 
+/// Makes a directory, unless it is there. Whoever may write to it could put himself in the agent's place.
+pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)
+}
+
+fn why_not(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another agent serves it".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
 /// Locks a directory against other agents. Everybody who can read it can lock it, too, even where it is mounted read-only;
-/// only an agent answers at the socket.
-fn lock(directory: &Path, socket: &Path) -> io::Result<OwnedFd> {
+/// so a lock that is taken counts only while `is_served` says that there is an agent.
+fn lock(directory: &Path, is_served: impl Fn() -> io::Result<bool>) -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
     let lock = rustix::fs::open(directory, flags, Mode::empty())?;
     let begin = Instant::now();
     while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if is_served(socket)? {
+        if is_served()? {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         if begin.elapsed() >= LOCK_PATIENCE {

@@ -3,16 +3,17 @@
 //! Needs CAP_BPF and CAP_PERFMON; without them, the tests say so and stop.
 
 use memlane_agent::kernel::{ESTABLISHED, LookError, Looker, Record};
-use memlane_agent::server::{Agent, Counts};
+use memlane_agent::server::{Agent, Counts, News};
 use memlane_socket::protocol::agent::{Answer, LEN, Outcome, Question, Refusal, Role, SOCKET};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
+use std::fs::Permissions;
 use std::io::{IoSliceMut, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -348,4 +349,163 @@ fn a_directory_has_one_agent_and_the_next_takes_it_over_after_a_kill() {
     drop(second);
     assert!(!left.exists());
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+// --- folders of domains ------------------------------------------------------
+
+/// A folder for this test, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path =
+            std::env::temp_dir().join(format!("memlane-agent-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        Folder(path)
+    }
+
+    fn make(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What the agent tells, when it tells something.
+fn next_news(agent: &mut Agent) -> Vec<News> {
+    for _ in 0..100 {
+        agent.turn(Duration::from_millis(50)).unwrap();
+        let news = agent.news();
+        if !news.is_empty() {
+            return news;
+        }
+    }
+    panic!("no news");
+}
+
+#[test]
+fn each_directory_of_a_folder_is_a_domain_from_when_it_appears_until_it_is_gone() {
+    let Some(looker) = looker() else { return };
+    let folder = Folder::new("folder");
+    let shop = folder.make("shop");
+    let mut agent = Agent::new(looker).unwrap();
+    agent.serve_each(&folder.0).unwrap();
+    assert_eq!(agent.news(), [News::Serves(shop.clone())]);
+    let bank = folder.make("bank");
+    assert_eq!(next_news(&mut agent), [News::Serves(bank.clone())]);
+    let client = Client::connect(&bank);
+    agent.turn(Duration::from_millis(50)).unwrap();
+    assert_eq!(agent.counts().processes, 1);
+    // Its programs are sent away; another directory of its name is another domain.
+    std::fs::remove_dir_all(&bank).unwrap();
+    assert_eq!(next_news(&mut agent), [News::Closed(bank.clone())]);
+    assert_eq!(agent.counts().processes, 0);
+    assert!(client.answer(Duration::from_secs(2)).is_none(), "sent away");
+    folder.make("bank");
+    assert_eq!(next_news(&mut agent), [News::Serves(bank.clone())]);
+    Client::connect(&bank);
+    Client::connect(&shop);
+    drop(agent);
+    assert!(!shop.join(SOCKET).exists() && !bank.join(SOCKET).exists());
+}
+
+#[test]
+fn a_domain_that_takes_the_place_of_another_between_two_looks_is_served_anew() {
+    let Some(looker) = looker() else { return };
+    let folder = Folder::new("exchanged");
+    let shop = folder.make("shop");
+    let mut agent = Agent::new(looker).unwrap();
+    agent.serve_each(&folder.0).unwrap();
+    agent.news();
+    std::fs::rename(&shop, folder.0.join("Old")).unwrap();
+    folder.make("shop");
+    let news = next_news(&mut agent);
+    assert_eq!(
+        news[..2],
+        [News::Closed(shop.clone()), News::Serves(shop.clone())]
+    );
+    Client::connect(&shop);
+}
+
+#[test]
+fn what_is_no_domain_of_ours_is_ignored_and_told_once() {
+    let Some(looker) = looker() else { return };
+    let folder = Folder::new("ignored");
+    let shop = folder.make("shop");
+    let writable = folder.make("writable");
+    std::fs::set_permissions(&writable, Permissions::from_mode(0o777)).unwrap();
+    symlink(&shop, folder.0.join("link")).unwrap();
+    std::fs::write(folder.0.join("file"), "").unwrap();
+    folder.make("Not-A-Name");
+    let theirs = folder.make("theirs");
+    let is_root = std::os::unix::fs::chown(&theirs, Some(12_345), None).is_ok();
+    let mut agent = Agent::new(looker).unwrap();
+    agent.serve_each(&folder.0).unwrap();
+    let news = agent.news();
+    let why = |name: &str| {
+        news.iter().find_map(|news| match news {
+            News::Ignored(path, why) if *path == folder.0.join(name) => Some(why.as_str()),
+            _ => None,
+        })
+    };
+    assert_eq!(why("writable"), Some("others may write to it"));
+    assert_eq!(why("link"), Some("it is no directory"));
+    assert_eq!(why("file"), Some("it is no directory"));
+    assert_eq!(
+        why("Not-A-Name"),
+        Some("its name is not that of a namespace")
+    );
+    if is_root {
+        assert_eq!(why("theirs"), Some("it belongs to another user"));
+        assert_eq!(agent.domains(), [shop]);
+    }
+    for name in ["writable", "Not-A-Name"] {
+        assert!(!folder.0.join(name).join(SOCKET).exists(), "{name}");
+    }
+    // Told once; and served as soon as nothing is wrong with it.
+    std::fs::set_permissions(&writable, Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(next_news(&mut agent), [News::Serves(writable.clone())]);
+    std::fs::set_permissions(&writable, Permissions::from_mode(0o777)).unwrap();
+    let news = next_news(&mut agent);
+    assert_eq!(news[0], News::Closed(writable.clone()));
+    assert!(matches!(&news[1..], [News::Ignored(path, _)] if *path == writable));
+}
+
+#[test]
+fn a_folder_that_others_may_write_to_is_refused() {
+    let Some(looker) = looker() else { return };
+    let folder = Folder::new("open");
+    std::fs::set_permissions(&folder.0, Permissions::from_mode(0o777)).unwrap();
+    let refused = Agent::new(looker)
+        .unwrap()
+        .serve_each(&folder.0)
+        .unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn a_domain_of_another_agent_is_taken_over_when_that_one_ends() {
+    let (Some(a), Some(b)) = (looker(), looker()) else {
+        return;
+    };
+    let folder = Folder::new("handed-over");
+    let shop = folder.make("shop");
+    let mut first = Agent::new(a).unwrap();
+    first.serve(&shop).unwrap();
+    let mut second = Agent::new(b).unwrap();
+    second.serve_each(&folder.0).unwrap();
+    let busy = News::Ignored(shop.clone(), "another agent serves it".to_owned());
+    assert_eq!(second.news(), [busy]);
+    Client::connect(&shop);
+    drop(first);
+    assert_eq!(next_news(&mut second), [News::Serves(shop.clone())]);
+    Client::connect(&shop);
 }

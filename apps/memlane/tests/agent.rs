@@ -5,9 +5,10 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -254,4 +255,53 @@ fn info_and_the_exporter_show_what_the_agent_has_done() {
         || agent.metrics().join("\n"),
         |page| page.contains("memlane_agent_processes{} 0"),
     );
+}
+
+/// Reads the agent's lines until it says so.
+fn says(out: &mut impl BufRead, wanted: &str) {
+    let mut line = String::new();
+    while !line.contains(wanted) {
+        line.clear();
+        let n = out.read_line(&mut line).expect("a line");
+        assert!(n > 0, "the agent has ended before it said {wanted:?}");
+    }
+}
+
+#[test]
+fn the_agent_of_a_folder_serves_domains_that_come_and_go_and_tells_them() {
+    let folder = Dir::new();
+    let mut command = memlane();
+    command.args(["agent", "--domains"]).arg(&folder.0);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("memlane starts");
+    let mut out = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    let _ = out.read_line(&mut line);
+    if !line.starts_with("serves each domain in ") {
+        let done = child.wait_with_output().expect("it ends");
+        assert_eq!(done.status.code(), Some(3), "{}", stderr(&done));
+        eprintln!("SKIPPED the_agent_of_a_folder: {}", stderr(&done));
+        return;
+    }
+    let agent = Running { child, dir: folder };
+    // What the engine of a pod's namespace does; the umask of a test may be any.
+    std::fs::DirBuilder::new()
+        .mode(0o755)
+        .create(agent.domain())
+        .expect("made");
+    says(&mut out, "serves ");
+    let process = introduced(&agent.domain());
+    let counted = "1 connections introduced of 3 questions";
+    comes(|| agent.info(), |said| said.contains(counted));
+    let label = format!(
+        "memlane_agent_introductions_total{{domain=\"{}\"}} 1",
+        agent.dir.0.display()
+    );
+    let mut exporter = memlane();
+    exporter.args(["exporter", "--textfile", "-"]);
+    let page = stdout(&exporter.output().expect("memlane starts"));
+    assert!(page.lines().any(|line| line == label), "{page}");
+    std::fs::remove_dir_all(agent.domain()).expect("ours");
+    says(&mut out, "no longer serves ");
+    drop(process);
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use memlane_agent::kernel::Looker;
-use memlane_agent::server::{Agent, Counts};
+use memlane_agent::server::{Agent, Counts, News};
 use memlane_socket::config::{DEFAULT_DOMAIN, DOMAIN_LEN};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::CapabilitySet;
@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// The directory of each domain; made if it is not there [default: /run/memlane/default]
     #[arg(value_name = "DIR", value_parser = directory)]
     domains: Vec<PathBuf>,
+    /// Serve each directory of this folder as a domain, also those that appear later, until they are gone
+    #[arg(long = "domains", value_name = "FOLDER", value_parser = directory)]
+    folder: Option<PathBuf>,
     /// Print what was done each minute, and at the end
     #[arg(long)]
     verbose: bool,
@@ -69,7 +72,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
     let end = service::bell_of_the_end()?;
     let looker = Looker::open().map_err(|e| fail(Exit::Unsupported, e.to_string()))?;
     let mut agent = Agent::new(looker)?;
-    let domains = match args.domains.is_empty() {
+    let domains = match args.domains.is_empty() && args.folder.is_none() {
         true => vec![PathBuf::from(DEFAULT_DOMAIN)],
         false => args.domains,
     };
@@ -80,9 +83,16 @@ fn serve(args: Args) -> anyhow::Result<()> {
         })?;
         out::print(&format!("serves {}\n", domain.display()))?;
     }
+    if let Some(folder) = &args.folder {
+        agent
+            .serve_each(folder)
+            .with_context(|| format!("cannot serve what is in {}", folder.display()))?;
+        out::print(&format!("serves each domain in {}\n", folder.display()))?;
+        print_news(&mut agent)?;
+    }
     let _ = keep_only_what_looking_needs();
     // An agent that cannot be asked serves all the same.
-    let teller = told::Teller::start(&domains)
+    let teller = told::Teller::start(agent.domains(), args.folder)
         .inspect_err(|e| {
             out::warn(&format!(
                 "memlane info and the exporter cannot ask this agent: {e}"
@@ -111,10 +121,27 @@ fn serve(args: Args) -> anyhow::Result<()> {
             return Ok(());
         }
         agent.turn(Duration::ZERO)?;
+        let is_changed = print_news(&mut agent)?;
         if let Some(teller) = &teller {
-            teller.tell(agent.counts());
+            teller.tell(agent.counts(), is_changed.then(|| agent.domains()));
         }
     }
+}
+
+/// Prints what has happened in the folder of domains. `true`: something has.
+fn print_news(agent: &mut Agent) -> anyhow::Result<bool> {
+    let news = agent.news();
+    for what in &news {
+        match what {
+            News::Serves(domain) => out::print(&format!("serves {}\n", domain.display()))?,
+            News::Closed(domain) => {
+                out::print(&format!("no longer serves {}\n", domain.display()))?
+            }
+            // A name may have any bytes in it.
+            News::Ignored(path, why) => out::warn(&format!("ignores {path:?}: {why}")),
+        }
+    }
+    Ok(!news.is_empty())
 }
 
 /// Gives up all capabilities but the two that the iterator needs, or `CAP_SYS_ADMIN`, which stands for both where they are

@@ -18,6 +18,9 @@ pub(crate) struct Told {
     pub(crate) pid: u32,
     /// The directories that it serves.
     pub(crate) domains: Vec<PathBuf>,
+    /// The folder of which each directory is a domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) folder: Option<PathBuf>,
     /// What it has done since it began.
     pub(crate) counts: Counts,
 }
@@ -30,11 +33,12 @@ pub(super) struct Teller {
 
 impl Teller {
     /// Answers in the background from now on. Other users are not answered.
-    pub(super) fn start(domains: &[PathBuf]) -> std::io::Result<Teller> {
+    pub(super) fn start(domains: Vec<PathBuf>, folder: Option<PathBuf>) -> std::io::Result<Teller> {
         let pid = std::process::id();
         let told = Arc::new(Mutex::new(Told {
             pid,
-            domains: domains.to_vec(),
+            domains,
+            folder,
             counts: Counts::default(),
         }));
         let listener = Listener::bind(Role::Agent, &pid.to_string())?;
@@ -46,10 +50,13 @@ impl Teller {
         Ok(Teller { told, _name: name })
     }
 
-    /// Tells these counts from now on.
-    pub(super) fn tell(&self, counts: Counts) {
+    /// Tells these counts from now on, and these domains, if they have changed.
+    pub(super) fn tell(&self, counts: Counts, domains: Option<Vec<PathBuf>>) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.counts = counts;
+        if let Some(domains) = domains {
+            told.domains = domains;
+        }
     }
 }
 
@@ -66,12 +73,12 @@ pub(crate) fn of_domain(domain: &Path) -> Option<Told> {
         .find(|told| told.domains.iter().any(|served| served == domain))
 }
 
-/// The metrics of these agents, labelled with the first domain of each.
+/// The metrics of these agents, labelled with the folder of domains or the first domain of each.
 pub(crate) fn metrics_of(agents: &[Told]) -> Registry {
     let mut registry = Registry::with_prefix("memlane_agent");
     let each = |of: fn(&Counts) -> u64| -> Vec<Value> {
         let labelled = |told: &Told| {
-            let domain = first_domain(told);
+            let domain = domain_label(told);
             (labels(&[("domain", &domain)], &[]), of(&told.counts))
         };
         agents.iter().map(labelled).collect()
@@ -116,13 +123,13 @@ pub(crate) fn metrics_of(agents: &[Told]) -> Registry {
 }
 
 /// Empty: the agent serves none.
-fn first_domain(told: &Told) -> String {
-    let first = told.domains.first();
+fn domain_label(told: &Told) -> String {
+    let first = told.folder.as_ref().or(told.domains.first());
     first.map_or_else(String::new, |first| first.display().to_string())
 }
 
 fn refusals(told: &Told) -> Vec<Value> {
-    let (counts, domain) = (&told.counts, first_domain(told));
+    let (counts, domain) = (&told.counts, domain_label(told));
     [
         ("nobody", counts.nobody),
         ("not_seen", counts.not_seen),
