@@ -3,6 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
 mod agent;
+mod beside;
 mod blocks;
 mod check;
 mod cli;
@@ -60,6 +61,8 @@ enum Verb {
     Net(net::Args),
     Nc(devmem::nc::Args),
     Devmem(devmem::probe::Args),
+    Webhook(beside::Webhook),
+    Csi(beside::Csi),
     #[command(name = "__pages", hide = true)]
     Pages(manuals::Args),
     #[command(name = "__volumes", hide = true)]
@@ -130,6 +133,8 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Net(args) => net::run(&args).map(ExitCode::from),
         Verb::Nc(args) => devmem::nc::run(&args).map(done),
         Verb::Devmem(args) => devmem::probe::run(&args).map(done),
+        Verb::Webhook(args) => Err(args.run()),
+        Verb::Csi(args) => Err(args.run()),
         Verb::Pages(args) => manuals::run(&args).map(done),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),
