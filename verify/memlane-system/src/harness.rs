@@ -92,6 +92,11 @@ pub fn find_bench() -> Option<PathBuf> {
     find_file("MEMLANE_BENCH", "memlane-bench")
 }
 
+/// The `memlane-webhook` program: `MEMLANE_WEBHOOK`, or where [`Built::find`] looks.
+pub fn find_webhook() -> Option<PathBuf> {
+    find_file("MEMLANE_WEBHOOK", "memlane-webhook")
+}
+
 fn find_file(variable: &str, name: &str) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         let path = PathBuf::from(path);

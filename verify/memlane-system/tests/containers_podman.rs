@@ -147,7 +147,7 @@ fn two_restricted_containers_of_a_pod_get_lanes_without_an_agent() {
     std::fs::write(&file, text).expect("written");
     let file = file.display().to_string();
     let played = engine.podman(&["play", "kube", &file]);
-    let outcome = played.and_then(|_| said_at_the_end(&engine, &format!("{pod}-client")));
+    let outcome = played.and_then(|_| engine.said_at_the_end(&format!("{pod}-client")));
     let outcome = outcome.map_err(|said| {
         let server = engine.podman_all(&["logs", &format!("{pod}-server")]);
         let all = engine.podman(&["ps", "-a", "--pod"]);
@@ -156,28 +156,6 @@ fn two_restricted_containers_of_a_pod_get_lanes_without_an_agent() {
     let _ = engine.podman(&["play", "kube", "--down", &file]);
     let said = outcome.expect("the pod runs");
     assert!(upgraded(&said) >= 4, "{said}");
-}
-
-/// What a container has said when it has ended well. A redis-benchmark that was quicker than its server waits for ever, with
-/// memlane or without: it is started again.
-fn said_at_the_end(engine: &Engine, container: &str) -> Result<String, String> {
-    let end = Instant::now() + Duration::from_secs(30);
-    let mut too_early = 0;
-    loop {
-        let said = engine.podman_all(&["logs", container])?;
-        if said.contains("memlane: pid") && said.contains("GET: ") {
-            return Ok(said);
-        }
-        if Instant::now() > end {
-            return Err(said);
-        }
-        let refused = said.matches("Connection refused").count();
-        if refused > too_early {
-            too_early = refused;
-            engine.podman(&["restart", "--time", "0", container])?;
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }
 
 #[test]

@@ -1,17 +1,20 @@
 //! Kubernetes, as `cluster/build.sh` builds it from its modules: a control plane on this machine, and a node.
 //!
 //! - [`ControlPlane`]: etcd and kube-apiserver, and kubectl to talk to it.
+//! - [`Webhook`]: memlane installed there as its manifest says, with its webhook.
 //! - [`Node`]: a control plane with what makes and places pods, and containerd and kubelet, which run them.
 
 mod control_plane;
 mod image;
 mod node;
+mod webhook;
 
 use std::path::{Path, PathBuf};
 
 pub use control_plane::{ControlPlane, Token};
 pub use image::Image;
 pub use node::Node;
+pub use webhook::{Replica, Webhook, manifest};
 
 /// What a control plane consists of.
 pub const CONTROL_PLANE: &[&str] = &["etcd", "kube-apiserver", "kubectl"];
