@@ -1,0 +1,40 @@
+//! The service *Controller*: volumes are made, published to nodes, grown, copied and removed.
+//!
+//! [`Local`] works on a [store](crate::store) of this machine. [`Several`] asks the `Local` of each of several machines by the
+//! same service, over TLS.
+
+mod local;
+
+pub use local::{Local, Settings};
+
+use crate::proto::controller_service_capability::rpc::Type;
+use crate::proto::controller_service_capability::{self, Rpc};
+use crate::proto::{ControllerGetCapabilitiesResponse, ControllerServiceCapability};
+
+/// What controllers offer.
+const OFFERED: [Type; 13] = [
+    Type::CreateDeleteVolume,
+    Type::PublishUnpublishVolume,
+    Type::ListVolumes,
+    Type::GetCapacity,
+    Type::CreateDeleteSnapshot,
+    Type::ListSnapshots,
+    Type::CloneVolume,
+    Type::PublishReadonly,
+    Type::ExpandVolume,
+    Type::ListVolumesPublishedNodes,
+    Type::GetVolume,
+    Type::SingleNodeMultiWriter,
+    Type::GetSnapshot,
+];
+
+fn offered() -> ControllerGetCapabilitiesResponse {
+    let capability = |offered: Type| ControllerServiceCapability {
+        r#type: Some(controller_service_capability::Type::Rpc(Rpc {
+            r#type: offered.into(),
+        })),
+    };
+    ControllerGetCapabilitiesResponse {
+        capabilities: OFFERED.map(capability).to_vec(),
+    }
+}

@@ -1,0 +1,45 @@
+//! Volumes of memlane for Kubernetes and other orchestrators: a plugin of the Container Storage Interface (CSI).
+//!
+//! An orchestrator calls the plugin by gRPC on a unix socket. The *controller* makes volumes where `memlane serve` serves
+//! them, and says which node may use which volume. The *node* part maps a volume with `memlane map`, and mounts it where
+//! the orchestrator wants it.
+//!
+//! Nothing is kept in a database. What exists is read from the store's folder, the table of mounts, and the list of mapped
+//! volumes, so a call that is repeated after the plugin was killed finds what the first one did, and completes it.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`volume_id`], [`capability`], [`parameters`], [`size`] | check what a call says; no side effects |
+//! | [`store`] | volumes and snapshots in a folder, each step atomic |
+//! | [`controller`] | the service *Controller*: one store, or several behind TLS |
+//! | [`node`] | the service *Node*: mappings, file systems and mounts |
+//! | [`identity`] | the service *Identity* |
+//! | [`endpoint`] | the unix socket, which only one plugin has |
+//! | [`metrics`] | counters for Prometheus |
+//!
+//! ```
+//! use memlane_csi::volume_id::VolumeId;
+//! let id = VolumeId::of_volume("pvc-1", "local")?;
+//! assert_eq!(id.to_string(), "v-pvc-1@local");
+//! # Ok::<(), tonic::Status>(())
+//! ```
+// tonic's Status is what every call of a service returns; a box around it would only be unpacked again.
+#![allow(clippy::result_large_err)]
+
+mod busy;
+pub mod capability;
+pub mod controller;
+pub mod endpoint;
+mod fault;
+pub mod identity;
+pub mod metrics;
+pub mod node;
+pub mod parameters;
+pub mod proto;
+pub mod size;
+pub mod store;
+pub mod text;
+pub mod volume_id;
+
+/// The name of this driver, as a StorageClass says it.
+pub const DRIVER: &str = "csi.memlane.dev";

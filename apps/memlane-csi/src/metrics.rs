@@ -1,0 +1,150 @@
+//! Calls that were answered, for Prometheus.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tonic::{Code, Response, Status};
+
+/// Most bytes of a question that are read.
+const QUESTION: usize = 8 << 10;
+
+type Labels = Vec<(&'static str, String)>;
+
+/// What is counted.
+pub struct Metrics {
+    registry: Registry,
+    calls: Family<Labels, Counter>,
+    seconds: Family<Labels, Histogram>,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let mut registry = Registry::with_prefix("memlane_csi");
+        let calls = Family::<Labels, Counter>::default();
+        registry.register("calls", "Calls answered", calls.clone());
+        // From a millisecond to a minute and a half.
+        let histogram = || Histogram::new(exponential_buckets(0.001, 3.0, 11));
+        let seconds = Family::<Labels, Histogram>::new_with_constructor(histogram);
+        let help = "Time that calls took";
+        registry.register_with_unit("call_duration", help, Unit::Seconds, seconds.clone());
+        Metrics {
+            registry,
+            calls,
+            seconds,
+        }
+    }
+}
+
+impl Metrics {
+    /// Does the work of a call where it may block, and counts it. Failed calls are said on stderr.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        method: &'static str,
+        work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let begin = Instant::now();
+        let done = tokio::task::spawn_blocking(work).await;
+        let result = done.unwrap_or_else(|error| Err(Status::internal(error.to_string())));
+        self.count(method, begin, &result);
+        result.map(Response::new)
+    }
+
+    /// Counts a call.
+    pub(crate) fn count<T>(
+        &self,
+        method: &'static str,
+        begin: Instant,
+        result: &Result<T, Status>,
+    ) {
+        let code = match result {
+            Ok(_) => Code::Ok,
+            Err(status) => status.code(),
+        };
+        if let Err(status) = result {
+            eprintln!("memlane-csi: {method}: {code:?}: {}", status.message());
+        }
+        let method = ("method", method.to_owned());
+        let labels = vec![method.clone(), ("code", format!("{code:?}"))];
+        self.calls.get_or_create(&labels).inc();
+        let took = begin.elapsed().as_secs_f64();
+        self.seconds.get_or_create(&vec![method]).observe(took);
+    }
+
+    fn page(&self) -> String {
+        let mut page = String::new();
+        // A String takes everything.
+        let _ = encode(&mut page, &self.registry);
+        page
+    }
+
+    /// Answers `GET /metrics` at this address until the process ends.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub async fn serve(self: Arc<Metrics>, at: SocketAddr) -> std::io::Result<()> {
+        let listener = TcpListener::bind(at).await?;
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let metrics = Arc::clone(&self);
+                let patience = std::time::Duration::from_secs(10);
+                tokio::spawn(tokio::time::timeout(patience, answer(stream, metrics)));
+            }
+        });
+        Ok(())
+    }
+}
+
+async fn answer(mut stream: TcpStream, metrics: Arc<Metrics>) -> std::io::Result<()> {
+    let mut question = Vec::new();
+    let mut piece = [0; 1024];
+    while !question.windows(4).any(|end| end == b"\r\n\r\n") {
+        let read = stream.read(&mut piece).await?;
+        question.extend_from_slice(&piece[..read]);
+        if read == 0 || question.len() > QUESTION {
+            return Ok(());
+        }
+    }
+    let (status, kind, body) = match question.starts_with(b"GET /metrics") {
+        true => (
+            "200 OK",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            metrics.page(),
+        ),
+        false => ("404 Not Found", "text/plain", String::new()),
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_counted_with_its_code() {
+        let metrics = Metrics::default();
+        metrics.count("Probe", Instant::now(), &Ok(()));
+        metrics.count::<()>("Probe", Instant::now(), &Err(Status::aborted("busy")));
+        let page = metrics.page();
+        for line in [
+            "memlane_csi_calls_total{method=\"Probe\",code=\"Ok\"} 1",
+            "memlane_csi_calls_total{method=\"Probe\",code=\"Aborted\"} 1",
+            "memlane_csi_call_duration_seconds_count{method=\"Probe\"} 2",
+        ] {
+            assert!(page.contains(line), "{page}");
+        }
+    }
+}

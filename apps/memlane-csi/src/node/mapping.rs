@@ -1,0 +1,238 @@
+//! Mapped volumes, by the `memlane` command. What shows a volume is a process of its own, which outlives the plugin.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use tonic::Status;
+
+use super::command::run;
+use crate::parameters::Frontend;
+use crate::text::{is_plain, required};
+use crate::volume_id::{VolumeId, session};
+
+/// In the publish context: where the store's server listens, as `memlane map` takes it.
+pub const SERVERS: &str = "memlane.dev/servers";
+/// In the publish context: what the volume is called in the node's session.
+pub const NAME: &str = "memlane.dev/name";
+
+/// How long a device may take to appear.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How to run `memlane`.
+#[derive(Clone, Debug)]
+pub struct Memlane {
+    /// The command.
+    pub command: PathBuf,
+    /// Words before the command, such as `nsenter …`: commands run on the host, where this plugin is in a container.
+    pub through: Vec<String>,
+    /// Words before a command that leaves a process behind, after `through`.
+    pub apart: Vec<String>,
+    /// Certificates for the store's servers, as `memlane map --tls` takes them.
+    pub tls: Option<PathBuf>,
+}
+
+/// A mapped volume.
+#[derive(Deserialize, Clone, Debug)]
+pub(super) struct Mapped {
+    volume: String,
+    session: String,
+    /// The device.
+    pub(super) shown_as: PathBuf,
+    pub(super) read_only: bool,
+    /// `ok`, or what is wrong.
+    pub(super) state: String,
+}
+
+/// Of `memlane vol ls --json`.
+#[derive(Deserialize)]
+struct Listed {
+    mapped: Vec<Mapped>,
+}
+
+/// Of `memlane map --json`.
+#[derive(Deserialize)]
+struct Shown {
+    place: PathBuf,
+}
+
+/// Of `memlane session show --json`.
+#[derive(Deserialize)]
+struct Session {
+    paths: Vec<SessionPath>,
+}
+
+/// A path of a session.
+#[derive(Deserialize)]
+pub(super) struct SessionPath {
+    pub(super) path: String,
+    pub(super) state: String,
+    #[serde(default)]
+    pub(super) last_error: Option<String>,
+}
+
+/// What a node needs to map a volume.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    servers: String,
+    name: String,
+    pub(super) read_only: bool,
+    frontend: Frontend,
+}
+
+impl Wanted {
+    /// Reads the contexts of a call. What `ControllerPublishVolume` wrote there came by way of the orchestrator.
+    pub(super) fn read(
+        id: &VolumeId,
+        publish: &HashMap<String, String>,
+        volume: &HashMap<String, String>,
+    ) -> Result<Wanted, Status> {
+        let get = |field: &str| {
+            let said = publish.get(field).map_or("", String::as_str);
+            required(field, said, 1024).map(str::to_owned)
+        };
+        let (servers, name) = (get(SERVERS)?, get(NAME)?);
+        if !is_plain(&servers, ".:,[]/-_@") || servers.starts_with('-') {
+            let why = format!("{SERVERS} {servers:?} is no list of servers");
+            return Err(Status::invalid_argument(why));
+        }
+        let read_only = match name.strip_prefix(id.key()) {
+            Some("") => false,
+            Some(".ro") => true,
+            _ => {
+                let why = format!("{NAME} {name:?} is not a name of volume {id}");
+                return Err(Status::invalid_argument(why));
+            }
+        };
+        Ok(Wanted {
+            servers,
+            name,
+            read_only,
+            frontend: Frontend::of_context(volume)?,
+        })
+    }
+}
+
+impl Memlane {
+    fn run(&self, before: &[String], words: &[&str]) -> Result<String, Status> {
+        let own = self.command.to_string_lossy();
+        let mut all: Vec<&str> = self
+            .through
+            .iter()
+            .chain(before)
+            .map(String::as_str)
+            .collect();
+        all.push(own.as_ref());
+        all.extend(words);
+        run(Path::new(all[0]), &all[1..]).map_err(Status::unavailable)
+    }
+
+    /// What a node has mapped of a volume.
+    pub(super) fn find(&self, node: &str, id: &VolumeId) -> Result<Option<Mapped>, Status> {
+        let session = session(node, id.store());
+        let mut all = self.list()?.into_iter();
+        let is_this = |name: &str| name.strip_suffix(".ro").unwrap_or(name) == id.key();
+        Ok(all.find(|one| one.session == session && is_this(&one.volume)))
+    }
+
+    /// Everything that is mapped here, by whomever.
+    pub(super) fn list(&self) -> Result<Vec<Mapped>, Status> {
+        let said = self.run(&[], &["vol", "ls", "--json"])?;
+        Ok(read::<Listed>(&said)?.mapped)
+    }
+
+    /// Maps a volume. One whose mapping died gets its old device back where the kernel kept it (ublk, nbd).
+    pub(super) fn map(
+        &self,
+        node: &str,
+        id: &VolumeId,
+        wanted: &Wanted,
+    ) -> Result<PathBuf, Status> {
+        let session = session(node, id.store());
+        let mut words = vec!["map", "--json", "--session", session.as_str()];
+        words.extend(match wanted.read_only {
+            // The store has published the volume to this node alone: whoever wrote to it before is not to do so again.
+            false => ["--access", "rw", "--take-over"].as_slice(),
+            true => &["--access", "ro"],
+        });
+        let tls = self.tls.as_ref().map(|folder| folder.to_string_lossy());
+        words.extend(tls.as_deref().map(|tls| ["--tls", tls]).iter().flatten());
+        words.extend(["--as", choose(wanted.frontend).name(), "--"]);
+        words.extend([wanted.servers.as_str(), wanted.name.as_str()]);
+        let said = self.run(&self.apart, &words)?;
+        let device = read::<Shown>(&said)?.place;
+        wait_for(&device)?;
+        Ok(device)
+    }
+
+    pub(super) fn unmap(&self, mapped: &Mapped) -> Result<(), Status> {
+        let words = ["vol", "unmap", "--session", &mapped.session, &mapped.volume];
+        self.run(&[], &words).map(drop)
+    }
+
+    /// The paths of the session that a volume is mapped by.
+    pub(super) fn paths(&self, mapped: &Mapped) -> Result<Vec<SessionPath>, Status> {
+        let said = self.run(&[], &["session", "show", "--json", &mapped.session])?;
+        Ok(read::<Session>(&said)?.paths)
+    }
+}
+
+fn read<T: for<'a> Deserialize<'a>>(said: &str) -> Result<T, Status> {
+    serde_json::from_str(said)
+        .map_err(|error| Status::internal(format!("what memlane said is not understood: {error}")))
+}
+
+/// The frontend that is asked for, or the best that this node has.
+fn choose(wanted: Frontend) -> Frontend {
+    let has = |path: &str| Path::new(path).exists();
+    match wanted {
+        Frontend::Auto if has("/dev/ublk-control") => Frontend::Ublk,
+        Frontend::Auto if has("/sys/module/nbd") || has("/dev/nbd0") => Frontend::NbdKernel,
+        Frontend::Auto => Frontend::Loop,
+        chosen => chosen,
+    }
+}
+
+/// udev may make a device's node a moment later.
+fn wait_for(device: &Path) -> Result<(), Status> {
+    let begin = Instant::now();
+    while super::mounts::device_number(device).is_none() {
+        if begin.elapsed() > PATIENCE {
+            let why = format!("{} did not become a block device", device.display());
+            return Err(Status::unavailable(why));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_publish_context_that_names_another_volume_or_a_flag_is_refused() {
+        let id = VolumeId::of_volume("a", "s").expect("a name");
+        let read = |servers: &str, name: &str| {
+            let publish = HashMap::from([
+                (SERVERS.to_owned(), servers.to_owned()),
+                (NAME.to_owned(), name.to_owned()),
+            ]);
+            Wanted::read(&id, &publish, &HashMap::new())
+        };
+        assert!(!read("192.0.2.1,[::1]:7", "v-a").expect("right").read_only);
+        assert!(read("local:x", "v-a.ro").expect("right").read_only);
+        for (servers, name) in [
+            ("", "v-a"),
+            ("--foreground", "v-a"),
+            ("a b", "v-a"),
+            ("local", "v-b"),
+            ("local", "../v-a"),
+            ("local", ""),
+        ] {
+            let error = read(servers, name).expect_err("wrong");
+            assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! The service *Node*: a volume is mapped and mounted where the orchestrator wants it.
+//!
+//! *Staging* maps the volume with `memlane map`, makes a file system on an empty one, and mounts it at one place of the node.
+//! *Publishing* shows that place, or the device, to a pod by a bind mount. Each call looks at the table of mounts and at the
+//! list of mapped volumes, and does what is missing. A mapping whose process was killed is found and mended by the next call.
+
+pub(crate) mod command;
+mod format;
+mod health;
+mod lane;
+mod mapping;
+mod mounts;
+mod service;
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tonic::Status;
+
+use self::format::{ensure, grow, size, wait_for_size};
+pub use self::lane::{Lanes, Shared};
+use self::mapping::{Mapped, Wanted};
+pub use self::mapping::{Memlane, NAME, SERVERS};
+use crate::busy::Busy;
+use crate::capability::{Capability, Sharing, Shown};
+use crate::fault::step;
+use crate::proto::volume_usage::Unit;
+use crate::proto::{
+    NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeHealth,
+    VolumeUsage,
+};
+use crate::size::Range;
+use crate::text::path;
+use crate::volume_id::{Kind, VolumeId};
+
+pub use self::service::Service;
+
+/// What a node plugin works with.
+pub struct Node {
+    /// The node's identifier.
+    pub id: String,
+    /// What the orchestrator is told about where this node is.
+    pub topology: HashMap<String, String>,
+    /// How to run `memlane`.
+    pub memlane: Memlane,
+    /// Where lane volumes come from.
+    pub lanes: Lanes,
+    busy: Busy,
+}
+
+/// What a call says about a volume that is to be used.
+struct Use {
+    id: VolumeId,
+    wanted: Wanted,
+    capability: Capability,
+    staging: PathBuf,
+}
+
+impl Node {
+    /// A node without calls.
+    #[must_use]
+    pub fn new(
+        id: String,
+        topology: HashMap<String, String>,
+        memlane: Memlane,
+        lanes: Lanes,
+    ) -> Node {
+        Node {
+            id,
+            topology,
+            memlane,
+            lanes,
+            busy: Busy::default(),
+        }
+    }
+
+    /// Makes a volume usable on this node.
+    fn stage(&self, request: &NodeStageVolumeRequest) -> Result<(), Status> {
+        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        let staging = path("staging_target_path", &request.staging_target_path)?;
+        let capability = Capability::read(request.volume_capability.as_ref())?;
+        let id = id.ok_or_else(|| no_such(&request.volume_id))?;
+        let wanted = Wanted::read(&id, &request.publish_context, &request.volume_context)?;
+        let _working = self.busy.begin(&request.volume_id)?;
+        self.bring(&Use {
+            id,
+            wanted,
+            capability,
+            staging,
+        })?;
+        Ok(())
+    }
+
+    /// Maps the volume and mounts it at its staging place, as far as that is not done. Returns the device.
+    fn bring(&self, used: &Use) -> Result<PathBuf, Status> {
+        let device = match self.memlane.find(&self.id, &used.id)? {
+            Some(mapped) => fits(&mapped, used)?,
+            None => self.memlane.map(&self.id, &used.id, &used.wanted)?,
+        };
+        step("stage: mapped");
+        let Shown::Mounted { file_system, flags } = &used.capability.shown else {
+            return match mounts::at(&used.staging)? {
+                Some(mount) if is_ours(&mount, &device) => Err(Status::failed_precondition(
+                    "the volume is staged as a file system, and a block device is wanted",
+                )),
+                _ => Ok(device),
+            };
+        };
+        if self.is_mounted(&used.staging, &device)? {
+            return Ok(device);
+        }
+        ensure(&device, *file_system, used.wanted.read_only)?;
+        step("stage: formatted");
+        let access = if used.wanted.read_only { "ro" } else { "rw" };
+        let options: Vec<&str> = [access]
+            .into_iter()
+            .chain(flags.iter().map(String::as_str))
+            .collect();
+        mounts::mount(
+            file_system.name(),
+            &options.join(","),
+            &device,
+            &used.staging,
+        )?;
+        step("stage: mounted");
+        if !used.wanted.read_only {
+            // A copy may be larger than its source.
+            grow(&device, &used.staging, file_system.name())?;
+        }
+        Ok(device)
+    }
+
+    /// Whether this device is mounted there. What is left there of a device that died is removed.
+    fn is_mounted(&self, place: &Path, device: &Path) -> Result<bool, Status> {
+        let Some(mount) = mounts::at(place)? else {
+            return Ok(false);
+        };
+        if is_ours(&mount, device) {
+            return Ok(true);
+        }
+        if !self.is_dead(&mount)? {
+            return Err(Status::failed_precondition(format!(
+                "{} is mounted at {}",
+                mount.source,
+                place.display()
+            )));
+        }
+        mounts::unmount_dead(place)?;
+        Ok(false)
+    }
+
+    /// Whether a mount is of a device that memlane showed, and shows no more.
+    fn is_dead(&self, mount: &mounts::Mount) -> Result<bool, Status> {
+        let kinds = ["/dev/loop", "/dev/nbd", "/dev/ublkb"];
+        let shown = match mount.kind.as_str() {
+            // A bind mount of a device's node.
+            "devtmpfs" => mounts::device_number(&mount.point),
+            _ if kinds.iter().any(|kind| mount.source.starts_with(kind)) => Some(mount.device),
+            _ => None,
+        };
+        let Some(shown) = shown else {
+            return Ok(false);
+        };
+        let mut alive = self.memlane.list()?.into_iter();
+        Ok(!alive.any(|one| mounts::device_number(&one.shown_as) == Some(shown)))
+    }
+
+    /// Ends what `stage` did.
+    fn unstage(&self, request: &NodeUnstageVolumeRequest) -> Result<(), Status> {
+        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        let staging = path("staging_target_path", &request.staging_target_path)?;
+        let Some(id) = id else { return Ok(()) };
+        let _working = self.busy.begin(&request.volume_id)?;
+        let mapped = self.memlane.find(&self.id, &id)?;
+        if let Some(mount) = mounts::at(&staging)? {
+            self.may_unmount(&mount, mapped.as_ref())?;
+            mounts::unmount(&staging)?;
+        }
+        step("unstage: unmounted");
+        match mapped {
+            Some(mapped) => self.memlane.unmap(&mapped),
+            None => Ok(()),
+        }
+    }
+
+    /// A call that names a place where something else is mounted removes nothing.
+    fn may_unmount(&self, mount: &mounts::Mount, mapped: Option<&Mapped>) -> Result<(), Status> {
+        let is_its = mapped.is_some_and(|mapped| is_ours(mount, &mapped.shown_as));
+        match is_its || self.is_dead(mount)? {
+            true => Ok(()),
+            false => Err(Status::failed_precondition(format!(
+                "{}, which is mounted at {}, is not this volume",
+                mount.source,
+                mount.point.display()
+            ))),
+        }
+    }
+
+    /// Shows a volume to a pod.
+    fn publish(&self, request: &NodePublishVolumeRequest) -> Result<(), Status> {
+        if lane::is_lane(&request.volume_context) {
+            return self.publish_lane(request);
+        }
+        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        let target = path("target_path", &request.target_path)?;
+        let capability = Capability::read(request.volume_capability.as_ref())?;
+        if request.staging_target_path.is_empty() {
+            let why = "staging_target_path is missing";
+            return Err(Status::failed_precondition(why));
+        }
+        let staging = path("staging_target_path", &request.staging_target_path)?;
+        let id = id.ok_or_else(|| no_such(&request.volume_id))?;
+        let wanted = Wanted::read(&id, &request.publish_context, &request.volume_context)?;
+        let _working = self.busy.begin(&request.volume_id)?;
+        let read_only = request.readonly || capability.read_only || wanted.read_only;
+        let used = Use {
+            id,
+            wanted,
+            capability,
+            staging,
+        };
+        let device = self.bring(&used)?;
+        only_pod(&used, &device, &target)?;
+        self.show(&used, &device, &target, read_only)
+    }
+
+    fn show(
+        &self,
+        used: &Use,
+        device: &Path,
+        target: &Path,
+        read_only: bool,
+    ) -> Result<(), Status> {
+        if !self.is_mounted(target, device)? {
+            let from = match used.capability.shown {
+                Shown::Block => make_file(target).map(|()| device),
+                Shown::Mounted { .. } => make_folder(target).map(|()| used.staging.as_path()),
+            };
+            mounts::bind(from?, target)?;
+            step("publish: mounted");
+        }
+        let mount = mounts::at(target)?;
+        if mount.is_some_and(|mount| mount.read_only != read_only) {
+            mounts::set_read_only(target, read_only)?;
+        }
+        Ok(())
+    }
+
+    fn publish_lane(&self, request: &NodePublishVolumeRequest) -> Result<(), Status> {
+        crate::text::required("volume_id", &request.volume_id, 256)?;
+        let target = path("target_path", &request.target_path)?;
+        let capability = Capability::read(request.volume_capability.as_ref())?;
+        if capability.shown == Shown::Block {
+            let why = "a lane volume is a folder, not a block device";
+            return Err(Status::invalid_argument(why));
+        }
+        let _working = self.busy.begin(&request.volume_id)?;
+        self.lanes.publish(&target, &request.volume_context)
+    }
+
+    /// Takes a volume from a pod, also a lane volume.
+    fn unpublish(&self, request: &NodeUnpublishVolumeRequest) -> Result<(), Status> {
+        // Names of lane volumes are the kubelet's.
+        crate::text::required("volume_id", &request.volume_id, 256)?;
+        let target = path("target_path", &request.target_path)?;
+        let _working = self.busy.begin(&request.volume_id)?;
+        if let Some(mount) = mounts::at(&target)?
+            && mount.source != "memlane-lane"
+        {
+            let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+            let id = id.ok_or_else(|| no_such(&request.volume_id))?;
+            let mapped = self.memlane.find(&self.id, &id)?;
+            self.may_unmount(&mount, mapped.as_ref())?;
+        }
+        mounts::unmount(&target)?;
+        step("unpublish: unmounted");
+        remove_target(&target)
+    }
+
+    /// How full a volume is.
+    fn stats(&self, request: &NodeGetVolumeStatsRequest) -> Result<Vec<VolumeUsage>, Status> {
+        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        crate::text::required("volume_path", &request.volume_path, 4096)?;
+        let (mount, device) = self.at(id.as_ref(), &request.volume_id, &request.volume_path)?;
+        match mount.kind.as_str() {
+            "devtmpfs" => Ok(vec![VolumeUsage {
+                total: signed(size(&device)?),
+                unit: Unit::Bytes.into(),
+                ..VolumeUsage::default()
+            }]),
+            _ => usage(&mount.point),
+        }
+    }
+
+    /// The mount at a place, which must be of this volume, and its device.
+    fn at(
+        &self,
+        id: Option<&VolumeId>,
+        named: &str,
+        place: &str,
+    ) -> Result<(mounts::Mount, PathBuf), Status> {
+        let id = id.ok_or_else(|| no_such(named))?;
+        let mapped = self.memlane.find(&self.id, id)?;
+        let mapped = mapped.ok_or_else(|| no_such(named))?;
+        let mount = mounts::at(Path::new(place))?;
+        match mount.filter(|mount| is_ours(mount, &mapped.shown_as)) {
+            Some(mount) => Ok((mount, mapped.shown_as)),
+            None => Err(Status::not_found(format!(
+                "volume {id} is not mounted at {place:?}"
+            ))),
+        }
+    }
+
+    /// Makes the file system of a volume that became larger as large as the volume. Returns the size of the device.
+    fn expand(&self, request: &NodeExpandVolumeRequest) -> Result<u64, Status> {
+        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        crate::text::required("volume_path", &request.volume_path, 4096)?;
+        let _working = self.busy.begin(&request.volume_id)?;
+        let (mount, device) = self.at(id.as_ref(), &request.volume_id, &request.volume_path)?;
+        let least = match &request.capacity_range {
+            Some(range) if range.required_bytes > 0 => Range::read(Some(range))?.chosen,
+            _ => 0,
+        };
+        let size = wait_for_size(&device, least)?;
+        if mount.kind != "devtmpfs" {
+            grow(&device, &mount.point, &mount.kind)?;
+        }
+        Ok(size)
+    }
+
+    /// What is wrong with a volume here.
+    fn health(&self, named: &str) -> Result<VolumeHealth, Status> {
+        let id = VolumeId::parse(Kind::Volume, named)?;
+        let id = id.ok_or_else(|| no_such(named))?;
+        let mapped = self.memlane.find(&self.id, &id)?;
+        Ok(VolumeHealth {
+            volume_id: named.to_owned(),
+            health_statuses: health::of(&self.memlane, mapped.as_ref())?,
+        })
+    }
+}
+
+fn no_such(named: &str) -> Status {
+    Status::not_found(format!("there is no volume {named:?} on this node"))
+}
+
+/// Whether a mount shows this device.
+fn is_ours(mount: &mounts::Mount, device: &Path) -> bool {
+    mounts::device_number(device).is_some_and(|device| mounts::shows(mount, device))
+}
+
+/// A volume that is mapped for reading does not become one for writing.
+fn fits(mapped: &Mapped, used: &Use) -> Result<PathBuf, Status> {
+    match mapped.read_only == used.wanted.read_only {
+        true => Ok(mapped.shown_as.clone()),
+        false => Err(Status::failed_precondition(format!(
+            "volume {} is mapped here with another access: unstage it first",
+            used.id
+        ))),
+    }
+}
+
+/// A volume for one pod has no second place.
+fn only_pod(used: &Use, device: &Path, target: &Path) -> Result<(), Status> {
+    let device = mounts::device_number(device);
+    let Some(device) = device.filter(|_| used.capability.sharing == Sharing::OnePod) else {
+        return Ok(());
+    };
+    let others = mounts::of_device(device)?;
+    let mut others = others
+        .iter()
+        .filter(|one| one.point != target && one.point != used.staging);
+    match others.next() {
+        Some(other) => Err(Status::failed_precondition(format!(
+            "volume {} is for one pod, and is published at {}",
+            used.id,
+            other.point.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn usage(point: &Path) -> Result<Vec<VolumeUsage>, Status> {
+    let stat = rustix::fs::statvfs(point)
+        .map_err(|error| Status::internal(format!("{}: {error}", point.display())))?;
+    let bytes = |blocks: u64| signed(blocks.saturating_mul(stat.f_frsize));
+    Ok(vec![
+        VolumeUsage {
+            available: bytes(stat.f_bavail),
+            total: bytes(stat.f_blocks),
+            used: bytes(stat.f_blocks.saturating_sub(stat.f_bfree)),
+            unit: Unit::Bytes.into(),
+        },
+        VolumeUsage {
+            available: signed(stat.f_favail),
+            total: signed(stat.f_files),
+            used: signed(stat.f_files.saturating_sub(stat.f_ffree)),
+            unit: Unit::Inodes.into(),
+        },
+    ])
+}
+
+fn signed(size: u64) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+fn make_folder(folder: &Path) -> Result<(), Status> {
+    fs::create_dir_all(folder).map_err(|error| failed("making", folder, &error))
+}
+
+/// A device's node is shown at the place of a file.
+fn make_file(file: &Path) -> Result<(), Status> {
+    match File::options().append(true).create(true).open(file) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(failed("making", file, &error)),
+    }
+}
+
+fn remove_target(target: &Path) -> Result<(), Status> {
+    let removed = match fs::symlink_metadata(target) {
+        Ok(file) if file.is_dir() => fs::remove_dir(target),
+        Ok(_) => fs::remove_file(target),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(failed("removing", target, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> Status {
+    Status::internal(format!("{what} {}: {error}", path.display()))
+}

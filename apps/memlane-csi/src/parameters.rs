@@ -1,0 +1,173 @@
+//! Parameters of a StorageClass.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use tonic::Status;
+
+use crate::text::optional;
+
+/// What the orchestrator's own helpers add.
+const OF_KUBERNETES: &str = "csi.storage.k8s.io/";
+/// Most parameters that are looked at.
+const MOST: usize = 64;
+/// In the context of a volume: the frontend that its nodes use.
+pub const FRONTEND: &str = "memlane.dev/frontend";
+
+/// What a node shows a volume with.
+#[derive(Serialize, Deserialize, Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Frontend {
+    /// The best that the node has.
+    #[default]
+    Auto,
+    /// The kernel's ublk driver.
+    Ublk,
+    /// The kernel's nbd driver.
+    NbdKernel,
+    /// A loop device over FUSE.
+    Loop,
+}
+
+impl Frontend {
+    const ALL: [Frontend; 4] = [
+        Frontend::Auto,
+        Frontend::Ublk,
+        Frontend::NbdKernel,
+        Frontend::Loop,
+    ];
+
+    /// Its name: for all but `auto`, as `memlane map --as` takes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Frontend::Auto => "auto",
+            Frontend::Ublk => "ublk",
+            Frontend::NbdKernel => "nbd-kernel",
+            Frontend::Loop => "loop",
+        }
+    }
+
+    fn read(text: &str) -> Result<Frontend, Status> {
+        let known = Frontend::ALL.into_iter().find(|one| one.name() == text);
+        known.ok_or_else(|| {
+            let why = format!("frontend {text:?} is not one of auto, ublk, nbd-kernel and loop");
+            Status::invalid_argument(why)
+        })
+    }
+
+    /// Reads it from the context of a volume.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: there is no such frontend.
+    pub fn of_context(context: &HashMap<String, String>) -> Result<Frontend, Status> {
+        let said = context.get(FRONTEND);
+        said.map_or(Ok(Frontend::Auto), |said| Frontend::read(said))
+    }
+}
+
+/// The parameters of a volume.
+#[derive(Serialize, Deserialize, Clone, Default, PartialEq, Eq, Debug)]
+pub struct Parameters {
+    /// What nodes show it with.
+    pub frontend: Frontend,
+}
+
+impl Parameters {
+    /// Reads the parameters of a new volume.
+    ///
+    /// # Errors
+    /// `InvalidArgument` names a parameter that is unknown or has a wrong value.
+    pub fn read(given: &HashMap<String, String>) -> Result<Parameters, Status> {
+        let mut read = Parameters::default();
+        for (name, value) in sorted(given)? {
+            match name {
+                "frontend" => read.frontend = Frontend::read(value)?,
+                "replicas" if value == "1" => {}
+                "replicas" => {
+                    let why = format!("replicas {value:?} is not offered: only \"1\" is");
+                    return Err(Status::invalid_argument(why));
+                }
+                _ => only_of_kubernetes(name)?,
+            }
+        }
+        Ok(read)
+    }
+
+    /// What a node is told about the volume.
+    #[must_use]
+    pub fn context(&self) -> HashMap<String, String> {
+        HashMap::from([(FRONTEND.to_owned(), self.frontend.name().to_owned())])
+    }
+}
+
+/// Checks the parameters of a snapshot: there are none.
+///
+/// # Errors
+/// `InvalidArgument` names the parameter.
+pub fn of_snapshot(given: &HashMap<String, String>) -> Result<(), Status> {
+    let names = sorted(given)?.into_iter().map(|(name, _)| name);
+    names.map(only_of_kubernetes).collect()
+}
+
+fn only_of_kubernetes(name: &str) -> Result<(), Status> {
+    match name.starts_with(OF_KUBERNETES) {
+        true => Ok(()),
+        false => {
+            let why = format!("parameter {name:?} is unknown");
+            Err(Status::invalid_argument(why))
+        }
+    }
+}
+
+/// In a fixed order, so that the same mistake always gives the same message.
+fn sorted(given: &HashMap<String, String>) -> Result<Vec<(&str, &str)>, Status> {
+    if given.len() > MOST {
+        let why = format!("more than {MOST} parameters");
+        return Err(Status::invalid_argument(why));
+    }
+    let mut all = Vec::new();
+    for (name, value) in given {
+        optional("a parameter's name", name, 256)?;
+        optional("a parameter's value", value, 1024)?;
+        all.push((name.as_str(), value.as_str()));
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn given(name: &str, value: &str) -> HashMap<String, String> {
+        HashMap::from([(name.to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_refused_by_its_name() {
+        for (name, value) in [
+            ("frontent", "loop"),
+            ("frontend", "lop"),
+            ("replicas", "2"),
+            ("frontend", "a\u{7}"),
+            ("", ""),
+        ] {
+            let error = Parameters::read(&given(name, value)).expect_err(name);
+            assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        }
+        let known = given("csi.storage.k8s.io/pvc/name", "x");
+        assert_eq!(Parameters::read(&known).ok(), Some(Parameters::default()));
+        assert!(of_snapshot(&given("frontend", "loop")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_node_is_told_is_what_was_asked(which in 0..4usize) {
+            let frontend = Frontend::ALL[which];
+            let read = Parameters::read(&given("frontend", frontend.name())).expect("known");
+            prop_assert_eq!(Frontend::of_context(&read.context()).expect("known"), frontend);
+        }
+    }
+}

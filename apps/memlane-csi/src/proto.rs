@@ -1,0 +1,17 @@
+//! The messages and services of the Container Storage Interface, made from `proto/csi.proto` by the build.
+
+// Generated code.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    rustdoc::all,
+    clippy::all,
+    clippy::pedantic
+)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
+tonic::include_proto!("csi.v1");
