@@ -15,6 +15,7 @@
 //! | [`node`] | the service *Node*: mappings, file systems and mounts |
 //! | [`identity`] | the service *Identity* |
 //! | [`endpoint`] | the unix socket, which only one plugin has |
+//! | [`registration`] | how the kubelet gets to know the plugin |
 //! | [`metrics`] | counters for Prometheus |
 //!
 //! ```
@@ -36,6 +37,7 @@ pub mod metrics;
 pub mod node;
 pub mod parameters;
 pub mod proto;
+pub mod registration;
 pub mod size;
 pub mod store;
 pub mod text;

@@ -1,4 +1,5 @@
-//! The messages and services of the Container Storage Interface, made from `proto/csi.proto` by the build.
+//! The messages and services of the Container Storage Interface, and in `registration` those of kubelets, made from the
+//! files in `proto` by the build.
 
 // Generated code.
 #![allow(
@@ -15,3 +16,8 @@
 )]
 
 tonic::include_proto!("csi.v1");
+
+/// How kubelets get to know plugins: `proto/pluginregistration.proto`.
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}
