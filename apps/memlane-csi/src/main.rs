@@ -1,13 +1,12 @@
 //! `memlane-csi`: the plugin's roles.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use memlane_csi::controller::{Local, Settings};
+use memlane_csi::controller::{Address, Local, Settings, Several, client_tls, may_ask, server_tls};
 use memlane_csi::endpoint::{self, Endpoint, EndpointError};
 use memlane_csi::identity::Identity;
 use memlane_csi::metrics::Metrics;
@@ -15,10 +14,12 @@ use memlane_csi::node::{self, Lanes, Memlane, Node, Shared};
 use memlane_csi::proto::controller_server::ControllerServer;
 use memlane_csi::proto::identity_server::IdentityServer;
 use memlane_csi::proto::node_server::NodeServer;
-use memlane_csi::store::{Files, Server, Store};
+use memlane_csi::store::{Files, Server, Store, Taken};
 use memlane_csi::volume_id::{node_id, store_name};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::RoutesBuilder;
+use tonic::transport::server::TcpIncoming;
 
 /// Exit codes, as docs/exit-codes.md has them.
 mod exit {
@@ -37,8 +38,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Make volumes in a folder of this machine, publish them to nodes, and remove them
+    /// Make volumes in the stores of other machines, or in a folder of this one; publish them to nodes, and remove them
     Controller(ControllerArgs),
+    /// Make volumes in a folder of this machine for a controller on another one
+    Store(OfStore),
     /// Map volumes on this node, and mount them for pods
     Node(NodeArgs),
     /// Be controller and node in one process, for a machine that stores and uses volumes
@@ -81,6 +84,38 @@ struct StoreArgs {
 struct ControllerArgs {
     #[command(flatten)]
     common: Common,
+    /// A store on another machine, where memlane-csi store listens; can be repeated
+    #[arg(
+        long = "store",
+        value_name = "NAME=https://HOST:PORT",
+        requires = "tls",
+        conflicts_with = "StoreArgs"
+    )]
+    stores: Vec<Address>,
+    /// Certificates for these stores: client-cert.pem, client-key.pem and ca-cert.pem
+    #[arg(long, value_name = "DIR")]
+    tls: Option<PathBuf>,
+    #[command(flatten)]
+    store: Option<StoreArgs>,
+}
+
+#[derive(Args)]
+struct OfStore {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    /// Certificates: server-cert.pem, server-key.pem and ca-cert.pem
+    #[arg(long, value_name = "DIR")]
+    tls: PathBuf,
+    /// Serve metrics for Prometheus here
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// The memlane command
+    #[arg(long, value_name = "FILE", default_value = "memlane")]
+    memlane: PathBuf,
+    /// Where this machine is, as labels that nodes have: volumes are for nodes at the same place; can be repeated
+    #[arg(long = "topology", value_name = "LABEL=VALUE", value_parser = label)]
+    topology: Vec<(String, String)>,
     #[command(flatten)]
     store: StoreArgs,
 }
@@ -139,7 +174,8 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("memlane-csi: {error:#}");
-            let taken = matches!(error.downcast_ref(), Some(EndpointError::Taken(_)));
+            let taken = error.is::<Taken>()
+                || matches!(error.downcast_ref(), Some(EndpointError::Taken(_)));
             ExitCode::from(if taken { exit::REFUSED } else { exit::FAILED })
         }
     }
@@ -147,44 +183,77 @@ async fn main() -> ExitCode {
 
 async fn run(role: Role) -> anyhow::Result<()> {
     match role {
-        Role::Controller(args) => {
-            let endpoint = Endpoint::listen(&args.common.endpoint)?;
-            let metrics = Arc::new(Metrics::default());
-            let controller = controller(&args.common, &args.store, None, &metrics)?;
-            serve(&args.common, endpoint, metrics, Some(controller), None).await
-        }
+        Role::Controller(args) => run_controller(args).await,
+        Role::Store(args) => run_store(args).await,
         Role::Node(args) => {
-            let endpoint = Endpoint::listen(&args.common.endpoint)?;
-            let metrics = Arc::new(Metrics::default());
-            let node = node(&args.common, args.node, &metrics)?;
-            serve(&args.common, endpoint, metrics, None, Some(node)).await
+            let mut plugin = Plugin::new(&args.common, false)?;
+            let node = node(&args.common, args.node, &plugin.metrics)?;
+            plugin.routes.add_service(NodeServer::new(node));
+            plugin.serve(&args.common).await
         }
         Role::Single(args) => {
-            let endpoint = Endpoint::listen(&args.common.endpoint)?;
-            let metrics = Arc::new(Metrics::default());
-            let own = own_id(&args.node)?;
-            let controller = controller(&args.common, &args.store, Some(own), &metrics)?;
-            let node = node(&args.common, args.node, &metrics)?;
-            serve(
-                &args.common,
-                endpoint,
-                metrics,
-                Some(controller),
-                Some(node),
-            )
-            .await
+            let mut plugin = Plugin::new(&args.common, true)?;
+            let only = Some(own_id(&args.node)?);
+            let Common {
+                memlane, topology, ..
+            } = &args.common;
+            let local = local(memlane, &args.store, topology, only, &plugin.metrics)?;
+            plugin.routes.add_service(ControllerServer::new(local));
+            let node = node(&args.common, args.node, &plugin.metrics)?;
+            plugin.routes.add_service(NodeServer::new(node));
+            plugin.serve(&args.common).await
         }
     }
 }
 
-fn controller(
-    common: &Common,
+async fn run_controller(args: ControllerArgs) -> anyhow::Result<()> {
+    let mut plugin = Plugin::new(&args.common, true)?;
+    let metrics = Arc::clone(&plugin.metrics);
+    let Common {
+        memlane, topology, ..
+    } = &args.common;
+    match (&args.store, &args.tls) {
+        (Some(store), _) => {
+            let local = local(memlane, store, topology, None, &metrics)?;
+            plugin.routes.add_service(ControllerServer::new(local));
+        }
+        (None, Some(tls)) if !args.stores.is_empty() => {
+            let several = Several::new(&args.stores, &client_tls(tls)?, metrics)?;
+            plugin.routes.add_service(ControllerServer::new(several));
+        }
+        _ => anyhow::bail!("--store is needed, or --root"),
+    }
+    plugin.serve(&args.common).await
+}
+
+/// Answers controllers on other machines.
+async fn run_store(args: OfStore) -> anyhow::Result<()> {
+    let metrics = Arc::new(Metrics::default());
+    if let Some(at) = args.metrics {
+        Arc::clone(&metrics).serve(at).await?;
+    }
+    let name = args.store.store_name.clone();
+    let local = local(&args.memlane, &args.store, &args.topology, None, &metrics)?;
+    let asked = ControllerServer::with_interceptor(local, move |request| may_ask(&name, request));
+    let incoming = TcpIncoming::bind(args.listen)?;
+    eprintln!("memlane-csi: listening at {}", incoming.local_addr()?);
+    tonic::transport::Server::builder()
+        .tls_config(server_tls(&args.tls)?)?
+        .add_service(asked)
+        .serve_with_incoming_shutdown(incoming, ended())
+        .await?;
+    Ok(())
+}
+
+fn local(
+    memlane: &Path,
     args: &StoreArgs,
+    topology: &[(String, String)],
     only_node: Option<String>,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<Local> {
     let server = Server {
-        memlane: common.memlane.clone(),
+        memlane: memlane.to_owned(),
         name: args.server.clone(),
     };
     let backing = Box::new(Files::new(&args.root));
@@ -192,13 +261,9 @@ fn controller(
     let settings = Settings {
         serves: args.serves.clone(),
         only_node,
-        topology: topology(common),
+        topology: topology.iter().cloned().collect(),
     };
     Ok(Local::new(store, settings, Arc::clone(metrics)))
-}
-
-fn topology(common: &Common) -> HashMap<String, String> {
-    common.topology.iter().cloned().collect()
 }
 
 fn own_id(args: &OfNode) -> anyhow::Result<String> {
@@ -229,33 +294,46 @@ fn node(common: &Common, args: OfNode, metrics: &Arc<Metrics>) -> anyhow::Result
         domains: args.domains,
         shared: args.shared,
     };
-    let node = Arc::new(Node::new(id, topology(common), memlane, lanes));
+    let topology = common.topology.iter().cloned().collect();
+    let node = Arc::new(Node::new(id, topology, memlane, lanes));
     Ok(node::Service::new(node, Arc::clone(metrics)))
 }
 
-/// Answers calls until SIGTERM or SIGINT. Mappings stay.
-async fn serve(
-    common: &Common,
+/// What answers the orchestrator.
+struct Plugin {
     endpoint: Endpoint,
+    routes: RoutesBuilder,
     metrics: Arc<Metrics>,
-    controller: Option<Local>,
-    node: Option<node::Service>,
-) -> anyhow::Result<()> {
-    if let Some(at) = common.metrics {
-        metrics.serve(at).await?;
+}
+
+impl Plugin {
+    /// A plugin with the service *Identity*. `controller`: it also offers *Controller*.
+    fn new(common: &Common, controller: bool) -> anyhow::Result<Plugin> {
+        let mut plugin = Plugin {
+            endpoint: Endpoint::listen(&common.endpoint)?,
+            routes: RoutesBuilder::default(),
+            metrics: Arc::new(Metrics::default()),
+        };
+        let identity = Identity {
+            controller,
+            topology: !common.topology.is_empty(),
+        };
+        plugin.routes.add_service(IdentityServer::new(identity));
+        Ok(plugin)
     }
-    let identity = Identity {
-        controller: controller.is_some(),
-        topology: !common.topology.is_empty(),
-    };
-    eprintln!("memlane-csi: listening at {}", common.endpoint.display());
-    tonic::transport::Server::builder()
-        .add_service(IdentityServer::new(identity))
-        .add_optional_service(controller.map(ControllerServer::new))
-        .add_optional_service(node.map(NodeServer::new))
-        .serve_with_incoming_shutdown(UnixListenerStream::new(endpoint.listener), ended())
-        .await?;
-    Ok(())
+
+    /// Answers calls until SIGTERM or SIGINT. Mappings stay.
+    async fn serve(self, common: &Common) -> anyhow::Result<()> {
+        if let Some(at) = common.metrics {
+            self.metrics.serve(at).await?;
+        }
+        eprintln!("memlane-csi: listening at {}", common.endpoint.display());
+        tonic::transport::Server::builder()
+            .add_routes(self.routes.routes())
+            .serve_with_incoming_shutdown(UnixListenerStream::new(self.endpoint.listener), ended())
+            .await?;
+        Ok(())
+    }
 }
 
 async fn ended() {

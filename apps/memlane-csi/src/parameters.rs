@@ -106,8 +106,8 @@ impl Parameters {
 /// # Errors
 /// `InvalidArgument` names the parameter.
 pub fn of_snapshot(given: &HashMap<String, String>) -> Result<(), Status> {
-    let names = sorted(given)?.into_iter().map(|(name, _)| name);
-    names.map(only_of_kubernetes).collect()
+    let mut names = sorted(given)?.into_iter().map(|(name, _)| name);
+    names.try_for_each(only_of_kubernetes)
 }
 
 fn only_of_kubernetes(name: &str) -> Result<(), Status> {

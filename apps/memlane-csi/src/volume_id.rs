@@ -102,7 +102,7 @@ impl VolumeId {
             (Some(name), _) => {
                 !name.is_empty() && name.len() <= PLAIN_LIMIT && is_plain(name, "-_")
             }
-            (_, Some(hash)) => hash.len() == 32 && hash.bytes().all(|b| is_hex(b)),
+            (_, Some(hash)) => hash.len() == 32 && hash.bytes().all(is_hex),
             _ => false,
         };
         (is_key && store_name(store).is_ok()).then(|| VolumeId {

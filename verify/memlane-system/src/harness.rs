@@ -97,6 +97,15 @@ pub fn find_webhook() -> Option<PathBuf> {
     find_file("MEMLANE_WEBHOOK", "memlane-webhook")
 }
 
+/// The `memlane-csi` program: `MEMLANE_CSI`, or where [`Built::find`] looks.
+///
+/// # Panics
+/// If it is not built.
+pub fn find_csi() -> PathBuf {
+    find_file("MEMLANE_CSI", "memlane-csi")
+        .expect("memlane-csi: run `cargo build --release -p memlane-csi`")
+}
+
 fn find_file(variable: &str, name: &str) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         let path = PathBuf::from(path);

@@ -25,6 +25,7 @@ pub mod cases;
 pub mod cluster;
 pub mod containers;
 pub mod crowd;
+pub mod csi;
 pub mod devmem;
 pub mod documents;
 pub mod exceptions;

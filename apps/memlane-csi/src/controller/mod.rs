@@ -3,9 +3,13 @@
 //! [`Local`] works on a [store](crate::store) of this machine. [`Several`] asks the `Local` of each of several machines by the
 //! same service, over TLS.
 
+mod authority;
 mod local;
+mod several;
 
+pub use authority::{client_tls, may_ask, server_tls};
 pub use local::{Local, Settings};
+pub use several::{Address, Several};
 
 use crate::proto::controller_service_capability::rpc::Type;
 use crate::proto::controller_service_capability::{self, Rpc};

@@ -14,6 +14,19 @@ use super::failed;
 use crate::fault::step;
 use crate::volume_id::{Kind, VolumeId};
 
+/// Another plugin works on the store in this folder.
+#[derive(Debug)]
+pub struct Taken(PathBuf);
+
+impl std::fmt::Display for Taken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let root = self.0.display();
+        write!(f, "another memlane-csi works on the store in {root}")
+    }
+}
+
+impl std::error::Error for Taken {}
+
 /// A store's folders, which one process has.
 pub(super) struct Folders {
     root: PathBuf,
@@ -33,12 +46,7 @@ impl Folders {
         let file = root.join("lock");
         let lock = File::create(&file).with_context(|| format!("making {}", file.display()))?;
         let taken = flock(&lock, FlockOperation::NonBlockingLockExclusive);
-        taken.with_context(|| {
-            format!(
-                "another memlane-csi works on the store in {}",
-                root.display()
-            )
-        })?;
+        taken.map_err(|_| Taken(root.clone()))?;
         Ok(Folders { root, _lock: lock })
     }
 

@@ -31,6 +31,7 @@ pub use self::backing::{Backing, Capacity};
 pub use self::fence::Server;
 pub use self::files::Files;
 use self::folders::Folders;
+pub use self::folders::Taken;
 use self::nodes::Nodes;
 pub use self::nodes::Publication;
 use crate::busy::{Busy, Working};

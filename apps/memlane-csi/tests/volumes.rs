@@ -1,0 +1,332 @@
+//! Volumes on this machine: kills at random moments, mappings that die, nodes that want the same volume.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Life, Running, World, capability, has, missing, skip};
+use memlane_csi::proto::volume_capability::access_mode::Mode;
+use memlane_csi::proto::volume_content_source::{self, SnapshotSource};
+use memlane_csi::proto::{
+    CapacityRange, ControllerExpandVolumeRequest, CreateSnapshotRequest, DeleteSnapshotRequest,
+    NodeExpandVolumeRequest, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    VolumeContentSource,
+};
+use tonic::Code;
+
+/// What is wrong with a volume, by the reasons that the plugin gives.
+async fn health(world: &World, life: &Life) -> Vec<String> {
+    let request = NodeGetVolumeHealthRequest {
+        volume_id: life.id.clone(),
+        ..NodeGetVolumeHealthRequest::default()
+    };
+    let mut node = world.node().await.expect("a plugin");
+    let said = node.node_get_volume_health(request).await.expect("told");
+    let health = said.into_inner().volume_health.expect("health");
+    let all = health.health_statuses.into_iter();
+    all.map(|one| one.reason).collect()
+}
+
+fn kill(process: u32) {
+    let killed = Command::new("kill")
+        .args(["-9", &process.to_string()])
+        .status();
+    assert!(killed.is_ok_and(|status| status.success()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_outlives_plugins_that_are_killed_at_random_moments() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let mut world = World::start("random").await;
+    let mut life = Life::new(&world, "a");
+    let (begin, mut rounds, mut moment) = (Instant::now(), 0, 7_u64);
+    while rounds < 4 || begin.elapsed() < Duration::from_secs(4) {
+        rounds += 1;
+        for (up, step) in (0..4).map(|s| (true, s)).chain((0..4).map(|s| (false, s))) {
+            loop {
+                // From no time at all to what the longest call takes.
+                moment = moment
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let after = Duration::from_millis(moment >> 57);
+                let call = async {
+                    match up {
+                        true => life.up(step, &world).await,
+                        false => life.down(step, &world).await,
+                    }
+                };
+                if let Ok(Ok(())) = tokio::time::timeout(after, call).await {
+                    break;
+                }
+                world.kill_plugin();
+                world.plug_in(&[]).await;
+                let said = match up {
+                    true => life.up(step, &world).await,
+                    false => life.down(step, &world).await,
+                };
+                match said {
+                    Ok(()) => break,
+                    // What the killed plugin has started (mkfs, memlane) still works on it.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+                assert!(begin.elapsed() < Duration::from_secs(100), "{up} {step}");
+            }
+        }
+        world.must_be_clean();
+    }
+}
+
+#[tokio::test]
+async fn a_mapping_that_was_killed_is_said_and_mended_by_the_next_call() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let world = World::start("mapdies").await;
+    let mut life = Life::new(&world, "a");
+    life.all_up(&world).await.expect("a volume");
+    let file = life.target.join("hello");
+    fs::write(&file, "bytes").expect("written");
+    fs::File::open(&file)
+        .and_then(|file| file.sync_all())
+        .expect("on the disk");
+    assert_eq!(health(&world, &life).await, Vec::<String>::new());
+    kill(world.mapping_process("n1").expect("a process"));
+    assert_eq!(health(&world, &life).await, ["NotMapped"]);
+    life.publish(&world).await.expect("mended");
+    assert_eq!(fs::read_to_string(&file).expect("there"), "bytes");
+    assert_eq!(health(&world, &life).await, Vec::<String>::new());
+    life.all_down(&world).await.expect("over");
+    world.must_be_clean();
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_said() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let mut world = World::start("away").await;
+    let mut life = Life::new(&world, "a");
+    life.all_up(&world).await.expect("a volume");
+    world.kill_server();
+    let begin = Instant::now();
+    while health(&world, &life).await != ["ServerUnreachable"] {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    world.serve();
+    while !health(&world, &life).await.is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(40));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    life.all_down(&world).await.expect("over");
+    world.must_be_clean();
+}
+
+#[tokio::test]
+async fn a_volume_for_one_pod_has_no_second_place_and_a_reader_cannot_write() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let world = World::start("onepod").await;
+    let mut life = Life::new(&world, "a");
+    life.capability = capability(Mode::SingleNodeSingleWriter, false);
+    life.all_up(&world).await.expect("a volume");
+    let mut second = life.clone();
+    second.target = world.dir().join("second");
+    let why = second.publish(&world).await.expect_err("one pod has it");
+    assert_eq!(why.code(), Code::FailedPrecondition, "{why}");
+    assert!(!second.target.exists(), "left behind");
+    life.unpublish(&world).await.expect("over");
+    let mut node = world.node().await.expect("a plugin");
+    let mut request = second.publish_request();
+    request.readonly = true;
+    node.node_publish_volume(request).await.expect("free again");
+    let wrong = fs::write(second.target.join("x"), "x").expect_err("read only");
+    assert_eq!(wrong.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    second.all_down(&world).await.expect("over");
+    world.must_be_clean();
+}
+
+#[tokio::test]
+async fn a_volume_grows_while_it_is_used_and_its_copy_is_as_it_was() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let world = World::start("grows").await;
+    let mut life = Life::new(&world, "a");
+    life.all_up(&world).await.expect("a volume");
+    fs::write(life.target.join("hello"), "before").expect("written");
+    let range = Some(CapacityRange {
+        required_bytes: 2 * common::SIZE,
+        limit_bytes: 0,
+    });
+    let mut controller = world.controller().await.expect("a plugin");
+    let request = ControllerExpandVolumeRequest {
+        volume_id: life.id.clone(),
+        capacity_range: range,
+        ..ControllerExpandVolumeRequest::default()
+    };
+    let said = controller.controller_expand_volume(request).await;
+    assert_eq!(
+        said.expect("grown").into_inner().capacity_bytes,
+        2 * common::SIZE
+    );
+    let mut node = world.node().await.expect("a plugin");
+    let volume_path = life.target.display().to_string();
+    let request = NodeExpandVolumeRequest {
+        volume_id: life.id.clone(),
+        volume_path: volume_path.clone(),
+        capacity_range: range,
+        ..NodeExpandVolumeRequest::default()
+    };
+    node.node_expand_volume(request).await.expect("grown");
+    let request = NodeGetVolumeStatsRequest {
+        volume_id: life.id.clone(),
+        volume_path,
+        ..NodeGetVolumeStatsRequest::default()
+    };
+    let said = node.node_get_volume_stats(request).await.expect("told");
+    let total = said.into_inner().usage[0].total;
+    assert!(total > common::SIZE * 3 / 2, "{total}");
+    // In use, a volume is copied only where the file system can share blocks.
+    let snapshot = CreateSnapshotRequest {
+        source_volume_id: life.id.clone(),
+        name: "snap".to_owned(),
+        ..CreateSnapshotRequest::default()
+    };
+    let in_use = controller.create_snapshot(snapshot.clone()).await;
+    if let Err(why) = &in_use {
+        assert_eq!(why.code(), Code::FailedPrecondition, "{why}");
+    }
+    for step in 0..3 {
+        life.down(step, &world).await.expect("over");
+    }
+    let taken = controller.create_snapshot(snapshot).await.expect("taken");
+    let snapshot_id = taken.into_inner().snapshot.expect("one").snapshot_id;
+    let mut copy = Life::new(&world, "b");
+    let mut request = copy.create_request();
+    request.capacity_range = Some(CapacityRange {
+        required_bytes: 3 * common::SIZE,
+        limit_bytes: 0,
+    });
+    request.volume_content_source = Some(VolumeContentSource {
+        r#type: Some(volume_content_source::Type::Snapshot(SnapshotSource {
+            snapshot_id: snapshot_id.clone(),
+        })),
+    });
+    let made = controller.create_volume(request).await.expect("made");
+    copy.id = made.into_inner().volume.expect("one").volume_id;
+    for step in 1..4 {
+        copy.up(step, &world).await.expect("used");
+    }
+    let read = fs::read_to_string(copy.target.join("hello"));
+    if in_use.is_err() {
+        assert_eq!(read.expect("there"), "before");
+    }
+    let stat = rustix::fs::statvfs(&copy.target).expect("told");
+    let total = i64::try_from(stat.f_blocks * stat.f_frsize).expect("small");
+    assert!(
+        total > common::SIZE * 5 / 2,
+        "the copy's file system grew: {total}"
+    );
+    copy.all_down(&world).await.expect("over");
+    let gone = DeleteSnapshotRequest {
+        snapshot_id,
+        ..DeleteSnapshotRequest::default()
+    };
+    controller.delete_snapshot(gone).await.expect("removed");
+    life.delete(&world).await.expect("removed");
+    world.must_be_clean();
+}
+
+#[tokio::test]
+async fn a_node_that_lost_a_volume_cannot_write_to_it_any_more() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    // A controller for many nodes, of which this test is one and the plugin another.
+    let world = World::start("fence").await;
+    let mut life = Life::new(&world, "a");
+    life.capability = capability(Mode::SingleNodeWriter, true);
+    life.all_up(&world).await.expect("a volume");
+    let kind = fs::metadata(&life.target).expect("there").file_type();
+    assert!(kind.is_block_device());
+    let device = fs::OpenOptions::new().write(true).open(&life.target);
+    let device = device.expect("a device");
+    let write = || {
+        use std::os::unix::fs::FileExt as _;
+        device
+            .write_all_at(&[1; 4096], 0)
+            .and_then(|()| device.sync_all())
+    };
+    write().expect("it is ours");
+    // The orchestrator gives the node up without a word to it.
+    life.detach(&world).await.expect("taken");
+    write().expect_err("it is not ours any more");
+    assert_eq!(
+        health(&world, &life).await.first().map(String::as_str),
+        Some("Lost")
+    );
+    drop(device);
+    for step in [0, 1] {
+        life.down(step, &world).await.expect("over");
+    }
+    life.delete(&world).await.expect("removed");
+    world.must_be_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fio_wrote_is_there_while_plugin_and_server_are_killed() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    if !has("fio") {
+        return skip("no fio");
+    }
+    let mut world = World::start("fio").await;
+    let mut life = Life::new(&world, "a");
+    life.all_up(&world).await.expect("a volume");
+    let mut fio = Command::new("fio");
+    fio.args([
+        "--name=verify",
+        "--ioengine=psync",
+        "--rw=randrw",
+        "--bs=4k",
+        "--size=16m",
+    ])
+    .args([
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--verify_backlog=64",
+        "--direct=1",
+    ])
+    .args([
+        "--verify_state_save=0",
+        "--time_based",
+        "--runtime=6",
+        "--minimal",
+    ])
+    .arg(format!("--directory={}", life.target.display()))
+    .stdout(std::process::Stdio::null());
+    let mut fio = Running::start(&mut fio);
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        world.kill_plugin();
+        world.kill_server();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!fio.has_ended(), "fio ended early");
+        world.serve();
+        world.plug_in(&[]).await;
+        // What an orchestrator does when it finds a plugin again.
+        life.stage(&world).await.expect("staged");
+        life.publish(&world).await.expect("published");
+    }
+    assert!(fio.end().success(), "fio found other bytes than it wrote");
+    life.all_down(&world).await.expect("over");
+    world.must_be_clean();
+}
