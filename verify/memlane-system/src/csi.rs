@@ -19,7 +19,14 @@ pub fn missing() -> Option<String> {
             return Some(format!("no {needed}"));
         }
     }
-    for program in ["mkfs.ext4", "blkid", "mount", "umount", "fsck.ext4", "resize2fs"] {
+    for program in [
+        "mkfs.ext4",
+        "blkid",
+        "mount",
+        "umount",
+        "fsck.ext4",
+        "resize2fs",
+    ] {
         if !crate::blocks::has(program) {
             return Some(format!("no {program}"));
         }
@@ -87,7 +94,13 @@ impl Plugin {
     pub fn serve(&mut self) {
         let mut command = Command::new(memlane());
         command
-            .args(["serve", "--namespace", "nodes/%SESSNAME%", "--name", &self.label])
+            .args([
+                "serve",
+                "--namespace",
+                "nodes/%SESSNAME%",
+                "--name",
+                &self.label,
+            ])
             .args(["--listen", &format!("local:{}", self.label), "--root"])
             .arg(self.root());
         let mut server = Running::start(command);
@@ -140,7 +153,10 @@ impl Plugin {
 
     /// What the plugin has written to standard error.
     pub fn stderr(&self) -> String {
-        self.plugin.as_ref().map(Running::stderr).unwrap_or_default()
+        self.plugin
+            .as_ref()
+            .map(Running::stderr)
+            .unwrap_or_default()
     }
 
     /// Nothing is mounted, mapped or left in the store.
@@ -155,9 +171,16 @@ impl Plugin {
         let mut list = Command::new(memlane());
         list.args(["vol", "ls", "--json"]);
         let mapped = run(list, LIMIT).stdout;
-        assert!(!mapped.contains(&format!("\"{}\"", self.session())), "{mapped}");
+        assert!(
+            !mapped.contains(&format!("\"{}\"", self.session())),
+            "{mapped}"
+        );
         for folder in ["volumes", "snapshots", "making", "gone"] {
-            assert_eq!(names(&self.root().join(folder)), Vec::<String>::new(), "{folder}");
+            assert_eq!(
+                names(&self.root().join(folder)),
+                Vec::<String>::new(),
+                "{folder}"
+            );
         }
         let nodes = self.root().join("nodes");
         for node in names(&nodes) {
@@ -183,7 +206,14 @@ impl Drop for Plugin {
         for volume in shown["volumes"].as_array().into_iter().flatten() {
             let mut unmap = Command::new(memlane());
             let name = volume["volume"].as_str().unwrap_or_default();
-            unmap.args(["vol", "unmap", "--force", "--session", &self.session(), name]);
+            unmap.args([
+                "vol",
+                "unmap",
+                "--force",
+                "--session",
+                &self.session(),
+                name,
+            ]);
             run(unmap, LIMIT);
         }
         self.kill_server();

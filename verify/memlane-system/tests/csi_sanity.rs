@@ -62,7 +62,11 @@ fn passes(access: &str) {
     let known = |why: &&str| NOT_OFFERED.contains(why) || *why == WITHOUT_PLACES;
     let wrong: Vec<&str> = skipped.filter(|why| !known(why)).collect();
     assert!(wrong.is_empty(), "left out: {wrong:?}");
-    assert!(outcome.stdout.contains("82 Passed | 0 Failed"), "{}", outcome.report());
+    assert!(
+        outcome.stdout.contains("82 Passed | 0 Failed"),
+        "{}",
+        outcome.report()
+    );
     plugin.must_be_clean();
 }
 

@@ -39,10 +39,11 @@ pub(super) fn found(device: &Path) -> Result<Option<String>, Status> {
 pub(super) fn ensure(device: &Path, wanted: FileSystem, read_only: bool) -> Result<(), Status> {
     let name = wanted.name();
     match found(device)? {
-        Some(found) if found == name => check(device, wanted, read_only),
-        Some(found) => Err(Status::failed_precondition(format!(
+        Some(found) if found != name => Err(Status::failed_precondition(format!(
             "the volume has {found} on it, and {name} is wanted"
         ))),
+        Some(_) if read_only => Ok(()),
+        Some(_) => prepare(device, wanted),
         None if read_only => Err(Status::failed_precondition(
             "the volume is empty, and is to be mounted for reading only",
         )),
@@ -65,14 +66,44 @@ fn make(device: &Path, wanted: FileSystem) -> Result<(), Status> {
         .map_err(Status::internal)
 }
 
-/// Repairs what can be repaired without a question. XFS does that itself when it is mounted.
-fn check(device: &Path, wanted: FileSystem, read_only: bool) -> Result<(), Status> {
-    if read_only || wanted == FileSystem::Xfs {
+/// Repairs what can be repaired without a question, and grows a file system that is smaller than its device, as a copy may
+/// be. XFS repairs itself when it is mounted, and grows only then.
+fn prepare(device: &Path, wanted: FileSystem) -> Result<(), Status> {
+    if wanted == FileSystem::Xfs {
         return Ok(());
     }
+    check(device, "-p")?;
+    // Less than a block at the end is nothing.
+    if ext4_size(device)? + 4096 <= size(device)? {
+        // resize2fs insists on a complete check.
+        check(device, "-pf")?;
+        grow(device, device, wanted.name())?;
+    }
+    Ok(())
+}
+
+/// The size of an ext4 in bytes.
+fn ext4_size(device: &Path) -> Result<u64, Status> {
+    let said = run(Path::new("dumpe2fs"), &["-h".as_ref(), device]).map_err(Status::internal)?;
+    let number = |name: &str| {
+        let value = said.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| value.trim().parse::<u64>().ok())
+    };
+    let (count, size) = (number("Block count:"), number("Block size:"));
+    count
+        .and_then(|count| count.checked_mul(size?))
+        .ok_or_else(|| {
+            Status::internal(format!(
+                "dumpe2fs does not tell how large {} is",
+                device.display()
+            ))
+        })
+}
+
+fn check(device: &Path, how: &str) -> Result<(), Status> {
     let fsck = Path::new("fsck.ext4");
     let path = device.to_string_lossy();
-    let said = output(fsck, &["-p", &path]).map_err(Status::internal)?;
+    let said = output(fsck, &[how, &path]).map_err(Status::internal)?;
     match said.status.code() {
         // 1: errors were corrected.
         Some(0 | 1) => Ok(()),

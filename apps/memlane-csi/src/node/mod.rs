@@ -24,7 +24,7 @@ pub use self::lane::{Lanes, Shared};
 use self::mapping::{Mapped, Wanted};
 pub use self::mapping::{Memlane, NAME, SERVERS};
 use crate::busy::Busy;
-use crate::capability::{Capability, Sharing, Shown};
+use crate::capability::{Capability, FileSystem, Sharing, Shown};
 use crate::fault::step;
 use crate::proto::volume_usage::Unit;
 use crate::proto::{
@@ -126,8 +126,8 @@ impl Node {
             &used.staging,
         )?;
         step("stage: mounted");
-        if !used.wanted.read_only {
-            // A copy may be larger than its source.
+        if !used.wanted.read_only && *file_system == FileSystem::Xfs {
+            // A copy may be larger than its source, and XFS grows only when it is mounted.
             grow(&device, &used.staging, file_system.name())?;
         }
         Ok(device)

@@ -105,6 +105,8 @@ pub(crate) struct World {
     dir: PathBuf,
     server: Option<Running>,
     plugin: Option<Running>,
+    /// More words for the plugin.
+    pub(crate) more: Vec<String>,
 }
 
 impl World {
@@ -118,6 +120,7 @@ impl World {
             dir,
             server: None,
             plugin: None,
+            more: Vec::new(),
         }
     }
 
@@ -185,6 +188,7 @@ impl World {
         command
             .args(["single", "--node-id", "n1", "--store-name", &self.store()])
             .args(["--serves", &self.servers(), "--server", &self.label])
+            .args(&self.more)
             .arg("--memlane")
             .arg(memlane())
             .arg("--root")
