@@ -135,7 +135,7 @@ impl Webhook {
     fn is_ready(&self, replica: &Replica) {
         let end = Instant::now() + LIMIT;
         let at = format!("http://127.0.0.1:{}/readyz", replica.status);
-        while !get(&at).is_some_and(|page| page == "ok\n") {
+        while get(&at).is_none_or(|page| page != "ok\n") {
             assert!(
                 Instant::now() < end,
                 "not ready: {}",
