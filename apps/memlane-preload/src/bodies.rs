@@ -2,8 +2,10 @@
 
 use crate::{c_library, stdio};
 use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{epoll_event, fd_set, iovec, nfds_t, pollfd, sigset_t, ssize_t, timespec, timeval};
 use memlane_core::reason::Reason;
+use memlane_enter::{Arranged, Executor};
 use memlane_socket::hooks::calls::{io, pass};
 use memlane_socket::hooks::fork;
 use memlane_socket::hooks::handoff::Handoff;
@@ -11,6 +13,7 @@ use memlane_socket::hooks::handoff::target::{Program, Target};
 use memlane_socket::hooks::wait::{epoll, poll as polls};
 use memlane_socket::real;
 use memlane_socket::state::process;
+use memlane_sys::proc;
 
 unsafe extern "C" {
     static environ: *const *const u8;
@@ -248,7 +251,7 @@ pub(crate) fn execvpe_body(
 pub(crate) fn exec(program: Program, envp: *const *const u8, call: impl Fn() -> c_int) -> c_int {
     let target = Target { program, envp };
     // If the exec fails, dropping this takes it back.
-    let entered = enter(target);
+    let entered = enter(target, Executor::Caller);
     let Ok(_carried) = pass::before_exec(target, entered.is_some()) else {
         real::set_errno(libc::EBUSY);
         return -1;
@@ -262,16 +265,29 @@ pub(crate) fn exec(program: Program, envp: *const *const u8, call: impl Fn() -> 
 }
 
 /// Prepares for putting this library into a static program.
-fn enter(target: Target) -> Option<memlane_enter::Arranged> {
+fn enter(target: Target, executor: Executor) -> Option<Arranged> {
     let (file, library) = target.without_loader()?;
     let program = memlane_enter::examine(&file).ok()?;
-    memlane_enter::arrange(program, library.as_c_str()).ok()
+    memlane_enter::arrange(program, library.as_c_str(), executor).ok()
 }
 
+/// libc executes the program in a child that no hook sees. The library is put into a static program from here.
 pub(crate) fn spawn(program: Program, envp: *const *const u8, call: impl Fn() -> c_int) -> c_int {
-    match pass::before_exec(Target { program, envp }, false) {
-        Ok(_carried) => call(),
-        Err(_) => libc::EBUSY,
+    let target = Target { program, envp };
+    let entered = enter(target, Executor::Child);
+    let Ok(_carried) = pass::before_exec(target, entered.is_some()) else {
+        return libc::EBUSY;
+    };
+    let result = call();
+    let Some(entered) = entered else {
+        return result;
+    };
+    drop(entered);
+    restore_tracer();
+    match result {
+        // The helper may have been one process too many.
+        libc::EAGAIN => call(),
+        result => result,
     }
 }
 
@@ -329,9 +345,23 @@ pub(crate) unsafe extern "C" fn memlane_real_vdprintf(
     unsafe { f(fd, format, args) }
 }
 
+/// Who may trace this process, as the program has last said (`PR_SET_PTRACER`); 0: it has not.
+static TRACER: AtomicI32 = AtomicI32::new(0);
+
+/// The process may have allowed `memlane-enter`'s helper to trace it, instead of whom the program chose.
+fn restore_tracer() {
+    let tracer = TRACER.load(Ordering::Relaxed);
+    if tracer != 0 {
+        proc::allow_tracer(tracer);
+    }
+}
+
 pub(crate) fn prctl_body(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
         memlane_socket::protocol::upgrade::freeze(Reason::SANDBOXED);
+    }
+    if option == libc::PR_SET_PTRACER {
+        TRACER.store(a as i32, Ordering::Relaxed);
     }
     memlane_socket::real!(prctl(option, a, b, c, d))
 }

@@ -1,5 +1,6 @@
 //! Processors other than amd64: every program is refused.
 
+use crate::executor::Executor;
 use crate::obstacle::Obstacle;
 use core::ffi::CStr;
 use memlane_sys::fd::Fd;
@@ -24,6 +25,6 @@ pub fn examine(_: &Fd) -> Result<Examined, Obstacle> {
 ///
 /// # Errors
 /// None.
-pub fn arrange(program: Examined, _: &CStr) -> Result<Arranged, Obstacle> {
+pub fn arrange(program: Examined, _: &CStr, _: Executor) -> Result<Arranged, Obstacle> {
     match program {}
 }

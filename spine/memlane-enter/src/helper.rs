@@ -1,5 +1,7 @@
-//! The helper: it traces the process until that has executed the program, and puts the library into it.
+//! The helper: it traces the process, or a child that this makes, until that has executed the program, and puts the library
+//! into it.
 
+use crate::executor::Executor;
 use crate::library::Library;
 use crate::meeting::{self, Meeting, View};
 use crate::remote::Remote;
@@ -26,12 +28,16 @@ pub(crate) unsafe extern "C" fn run(meeting: *mut c_void) -> ! {
         }
     };
     meeting.be_ready();
-    if let Some(pid) = wait_for_exec() {
+    if let Some(pid) = wait_for_exec(meeting) {
         let _ = enter(pid, meeting, &library);
         let _ = ptrace::detach(pid);
     }
-    // SAFETY: the process runs the program, or has ended.
-    unsafe { meeting::vanish(meeting) }
+    match meeting.executor {
+        // SAFETY: the process runs the program, or has ended.
+        Executor::Caller => unsafe { meeting::vanish(meeting) },
+        // The process waits for this one.
+        Executor::Child => proc::exit(0),
+    }
 }
 
 fn prepare(meeting: &Meeting) -> Result<Library> {
@@ -39,26 +45,51 @@ fn prepare(meeting: &Meeting) -> Result<Library> {
     let size = fd::stat(file.raw())?.size;
     let view = View::of_code(&file, size)?;
     let library = Library::read(view.bytes()).ok_or(Errno(libc::ENOEXEC))?;
-    match ptrace::seize(meeting.process) {
+    match seize(meeting) {
         Err(Errno(libc::EPERM)) => {
             meeting.ask();
-            ptrace::seize(meeting.process)?;
+            seize(meeting)?;
         }
         other => other?,
     }
     Ok(library)
 }
 
-/// Passes on what happens to the process until it executes a program; `None`: it has ended.
-fn wait_for_exec() -> Option<i32> {
+fn seize(meeting: &Meeting) -> Result<()> {
+    match meeting.executor {
+        Executor::Caller => ptrace::seize(meeting.process),
+        Executor::Child => ptrace::seize_with_children(meeting.process),
+    }
+}
+
+/// Waits until the process, or its child, has executed a program: its id. `None`: it has ended before.
+fn wait_for_exec(meeting: &Meeting) -> Option<i32> {
+    let who = match meeting.executor {
+        Executor::Caller => ptrace::ANY,
+        Executor::Child => wait_for_child(meeting)?,
+    };
+    wait_for(who, Stop::Exec)
+}
+
+/// Waits until the process has made a child, and traces only that from then on.
+fn wait_for_child(meeting: &Meeting) -> Option<i32> {
+    let process = wait_for(meeting.process, Stop::Vfork)?;
+    let child = ptrace::child(process).ok()?;
+    meeting.follow_child();
+    ptrace::detach(process).ok()?;
+    Some(child)
+}
+
+/// Passes on what happens to a process until it stops for this reason: its id. `None`: it has ended, or executed a program.
+fn wait_for(who: i32, reason: Stop) -> Option<i32> {
     loop {
-        let (pid, stop) = ptrace::wait().ok()?;
+        let (pid, stop) = ptrace::wait(who).ok()?;
         let done = match stop {
-            Stop::Exec => return Some(pid),
-            Stop::Ended => return None,
+            stop if stop == reason => return Some(pid),
+            Stop::Exec | Stop::Ended => return None,
             Stop::Signal(signal) => ptrace::go_on(pid, signal),
             Stop::Group => ptrace::listen(pid),
-            Stop::Other => ptrace::go_on(pid, 0),
+            Stop::Vfork | Stop::Other => ptrace::go_on(pid, 0),
         };
         // A process that was killed meanwhile is told of by the next wait.
         let _ = done;

@@ -1,9 +1,10 @@
 //! Puts a library into a static Go program when it is executed.
 //!
 //! No loader comes to such a program, so nothing can be preloaded. The process that is about to execute it calls
-//! [`examine`], and then [`arrange`], which starts a *helper*. The helper traces the process, waits for the exec, maps the library into the new
-//! program, lets the program begin in the library instead of at its own first instruction, and ends. The program's file is
-//! not changed, and `/proc/PID/exe` is the program. [0031](../../../docs/decisions/0031-static-go.md) has the reasons.
+//! [`examine`], and then [`arrange`], which starts a *helper*. The helper traces the process, waits for the exec, maps the
+//! library into the new program, lets the program begin in the library instead of at its own first instruction, and ends.
+//! The process may also let a child execute the program ([`Executor::Child`]). The program's file is not changed, and
+//! `/proc/PID/exe` is the program. [0031](../../../docs/decisions/0031-static-go.md) has the reasons.
 //!
 //! The helper shares the memory of the process that starts it, because a copy of a large process takes long. It makes system
 //! calls directly, and uses nothing that belongs to a thread.
@@ -16,6 +17,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod elf;
+mod executor;
 #[cfg(target_arch = "x86_64")]
 mod helper;
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +30,7 @@ mod program;
 #[cfg(target_arch = "x86_64")]
 mod remote;
 
+pub use executor::Executor;
 pub use obstacle::Obstacle;
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -1,5 +1,6 @@
 //! The process that will execute the program, and its helper, agree here.
 
+use crate::executor::Executor;
 use crate::helper;
 use crate::obstacle::Obstacle;
 use crate::program;
@@ -26,13 +27,14 @@ const ASK_TIMES: u32 = 100;
 
 /// Words that both write. Each waits for the other's.
 pub(crate) struct Meeting {
-    /// One of the states below. The helper changes `STARTED` to any other, the process changes `FORBIDDEN` to `ALLOWED`; who
-    /// changes it stores with release order, and who acts on it loads with acquire order.
+    /// One of the states below. The process changes `FORBIDDEN` to `ALLOWED`, the helper makes all other changes; who changes
+    /// it stores with release order, and who acts on it loads with acquire order.
     state: AtomicU32,
     /// Written by the helper before `REFUSED`.
     error: AtomicI32,
-    /// Written before the helper starts, and by nobody after.
+    /// The thread that calls. This and what is below is written before the helper starts, and by nobody after.
     pub(crate) process: i32,
+    pub(crate) executor: Executor,
     program: Examined,
     library: [u8; PATH],
 }
@@ -47,8 +49,11 @@ const REFUSED: u32 = 2;
 const FORBIDDEN: u32 = 3;
 /// The process has done so.
 const ALLOWED: u32 = 4;
+/// The process has made a child, and only that is traced.
+const FOLLOWING: u32 = 5;
 
-/// A helper that waits for the exec. If the exec fails, dropping this ends the helper.
+/// A helper that waits for the exec. Dropping this waits until it has put the library into a child that the process has
+/// made. Otherwise, it ends the helper, and the process is no longer traced.
 #[derive(Debug)]
 pub struct Arranged {
     helper: i32,
@@ -57,13 +62,11 @@ pub struct Arranged {
 
 impl Drop for Arranged {
     fn drop(&mut self) {
-        proc::kill(self.helper);
-        self.end();
-    }
-}
-
-impl Arranged {
-    fn end(&self) {
+        // SAFETY: the mapping begins with the meeting, and stays until the helper has ended.
+        let meeting = unsafe { self.memory.cast::<Meeting>().as_ref() };
+        if meeting.state.load(Ordering::Acquire) != FOLLOWING {
+            proc::kill(self.helper);
+        }
         proc::reap(self.helper);
         // SAFETY: the whole mapping, whose only other user has ended.
         unsafe { mem::unmap(self.memory, MEMORY) };
@@ -102,11 +105,16 @@ pub fn examine(program: &Fd) -> Result<Examined, Obstacle> {
 
 /// Prepares for the exec of a program: the library at `library`, an absolute path, will be put into it.
 ///
-/// The caller then executes the file that was examined, in this thread, and drops the result if that fails.
+/// The executor then executes the file that was examined. If it is the caller, and that fails, the result must be dropped; if
+/// it is a child, the caller drops the result in the same thread when the child has executed it, or cannot.
 ///
 /// # Errors
 /// The program cannot be entered. It can be executed nevertheless.
-pub fn arrange(program: Examined, library: &CStr) -> Result<Arranged, Obstacle> {
+pub fn arrange(
+    program: Examined,
+    library: &CStr,
+    executor: Executor,
+) -> Result<Arranged, Obstacle> {
     let library = copy(library).ok_or(Obstacle::Library)?;
     let memory = mem::map_anon(MEMORY, false).map_err(by_system)?;
     let at = memory.cast::<Meeting>();
@@ -114,6 +122,7 @@ pub fn arrange(program: Examined, library: &CStr) -> Result<Arranged, Obstacle> 
         state: AtomicU32::new(STARTED),
         error: AtomicI32::new(0),
         process: proc::tid(),
+        executor,
         program,
         library,
     };
@@ -180,6 +189,11 @@ impl Meeting {
     /// Says that the process may execute the program.
     pub(crate) fn be_ready(&self) {
         self.tell(READY);
+    }
+
+    /// Says that the process has made a child.
+    pub(crate) fn follow_child(&self) {
+        self.tell(FOLLOWING);
     }
 
     /// Says that it cannot be helped.

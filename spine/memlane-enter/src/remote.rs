@@ -37,8 +37,8 @@ impl Remote {
 
     fn step(&self) -> Result<()> {
         ptrace::step(self.pid)?;
-        match ptrace::wait()? {
-            (pid, Stop::Other) if pid == self.pid => Ok(()),
+        match ptrace::wait(self.pid)? {
+            (_, Stop::Other) => Ok(()),
             // All signals are blocked, so the process has been killed.
             _ => Err(Errno(libc::ESRCH)),
         }

@@ -10,6 +10,8 @@ use core::mem::MaybeUninit;
 pub enum Stop {
     /// It has begun another program.
     Exec,
+    /// It has made a child, and waits until that has begun another program or has ended.
+    Vfork,
     /// A signal is about to reach it.
     Signal(i32),
     /// Job control has stopped it.
@@ -25,20 +27,31 @@ pub enum Stop {
 /// # Errors
 /// `EPERM`: the kernel does not allow it, or there is a tracer already.
 pub fn seize(pid: i32) -> Result<()> {
-    request(
-        libc::PTRACE_SEIZE,
-        pid,
-        0,
-        libc::PTRACE_O_TRACEEXEC as usize,
-    )
+    seize_with(pid, libc::PTRACE_O_TRACEEXEC)
 }
 
-/// Waits until a process that the caller traces stops or ends: its id, and why.
-pub fn wait() -> Result<(i32, Stop)> {
+/// The same for `pid` and the children that it makes with `CLONE_VFORK`. It will stop when it has made one. The child stops
+/// before its first instruction.
+///
+/// # Errors
+/// As for [`seize`].
+pub fn seize_with_children(pid: i32) -> Result<()> {
+    seize_with(pid, libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEVFORK)
+}
+
+fn seize_with(pid: i32, options: libc::c_int) -> Result<()> {
+    request(libc::PTRACE_SEIZE, pid, 0, options as usize)
+}
+
+/// Any process that the caller traces.
+pub const ANY: i32 = -1;
+
+/// Waits until a process that the caller traces, or [`ANY`], stops or ends: its id, and why.
+pub fn wait(who: i32) -> Result<(i32, Stop)> {
     let mut status = 0i32;
     let pid = loop {
         // SAFETY: `status` is writable; no usage is asked for.
-        match unsafe { syscall!(libc::SYS_wait4, -1isize, &raw mut status, libc::__WALL, 0) } {
+        match unsafe { syscall!(libc::SYS_wait4, who, &raw mut status, libc::__WALL, 0) } {
             Err(Errno::INTR) => {}
             other => break as_fd(other?),
         }
@@ -53,11 +66,19 @@ fn told_by(status: i32) -> Stop {
     let signal = libc::WSTOPSIG(status);
     match status >> 16 {
         libc::PTRACE_EVENT_EXEC => Stop::Exec,
+        libc::PTRACE_EVENT_VFORK => Stop::Vfork,
         libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Stop::Other,
         libc::PTRACE_EVENT_STOP => Stop::Group,
         _ if signal == libc::SIGTRAP => Stop::Other,
         _ => Stop::Signal(signal),
     }
+}
+
+/// The child that a process has made, which has stopped for that.
+pub fn child(pid: i32) -> Result<i32> {
+    let mut child = 0usize;
+    request(libc::PTRACE_GETEVENTMSG, pid, 0, (&raw mut child) as usize)?;
+    Ok(as_fd(child))
 }
 
 /// Lets a stopped process go on; `signal`: what reaches it first, 0 for none.

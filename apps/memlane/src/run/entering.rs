@@ -6,7 +6,7 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use memlane_enter::{Arranged, Examined, Obstacle};
+use memlane_enter::{Arranged, Examined, Executor, Obstacle};
 use memlane_sys::fd::Fd;
 
 use super::program;
@@ -30,7 +30,7 @@ impl Entering {
 
     /// Prepares for the exec, which must follow in this thread. If that cannot be, the program stays on TCP.
     pub(super) fn arrange(&self, command: &OsStr) -> Option<Arranged> {
-        let arranged = memlane_enter::arrange(self.program, &self.library);
+        let arranged = memlane_enter::arrange(self.program, &self.library, Executor::Caller);
         arranged
             .map_err(|why| out::warn(&format!("{} stays on TCP: {why}", command.display())))
             .ok()
