@@ -185,7 +185,7 @@ fn a_go_program_gets_lanes_with_nothing_writable_and_the_default_filter_of_calls
     engine.put(&program);
     let server = engine.server(Lane::On, &["--env", "MEMLANE_STATS_ON_EXIT=1"]);
     server.is_up();
-    let said = engine.runs_beside_the_server(Lane::On, &["/bin/many", "redis", "6379"]);
+    let said = engine.runs_beside_the_server(Lane::On, &[], &["/bin/many", "redis", "6379"]);
     assert_eq!(said, "done\n");
     engine
         .podman(&["stop", "--time", "10", engine.name()])

@@ -145,18 +145,27 @@ impl Engine {
         self.image_root().put(program);
     }
 
-    /// Runs a command in another container, in the server's network and as restricted as podman restricts any, with nothing
-    /// writable; what it says on either channel.
+    /// Runs a command in another container, in the server's network and with nothing writable; what it says on either channel.
     ///
     /// # Panics
     /// If podman is not there.
-    pub fn runs_beside_the_server(&self, lane: Lane, command: &[&str]) -> String {
+    pub fn runs_beside_the_server(&self, lane: Lane, options: &[&str], command: &[&str]) -> String {
+        let nothing_writable = ["--rm", "--read-only", "--read-only-tmpfs=false"];
+        self.beside_the_server(lane, &[&nothing_writable, options].concat(), command)
+    }
+
+    /// Runs a command in another container, in the server's network; what podman says on either channel.
+    ///
+    /// # Panics
+    /// If podman is not there.
+    pub fn beside_the_server(&self, lane: Lane, options: &[&str], command: &[&str]) -> String {
         let (device, root) = (self.device_of(lane), self.root());
         let network = format!("--network=container:{}", self.name);
         let args = [
-            &["run", "--rm", "--env", "MEMLANE_STATS_ON_EXIT=1", &network],
+            &["run", "--env", "MEMLANE_STATS_ON_EXIT=1", &network],
             &device.iter().map(String::as_str).collect::<Vec<_>>()[..],
-            &["--read-only", "--read-only-tmpfs=false", "--rootfs", &root],
+            options,
+            &["--rootfs", &root],
             command,
         ];
         self.podman_all(&args.concat()).expect("podman")
