@@ -50,12 +50,15 @@ pub fn path(text: &str) -> Result<PathBuf, String> {
 }
 
 impl Endpoint {
-    /// Listens at a path. A socket that a killed plugin has left is replaced.
+    /// Listens at a path, in a folder that is made if it is not there. A socket that a killed plugin has left is replaced.
     ///
     /// # Errors
     /// Another plugin listens there, or something else is there.
     pub fn listen(path: &Path) -> Result<Endpoint, EndpointError> {
         let io = |error| EndpointError::Io(path.to_path_buf(), error);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(io)?;
+        }
         let lock = File::create(lock_of(path)).map_err(io)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(EndpointError::Taken(path.to_path_buf()));
@@ -86,8 +89,9 @@ mod tests {
     #[tokio::test]
     async fn a_second_plugin_is_told_and_a_dead_ones_socket_is_taken() {
         let folder = std::env::temp_dir().join(format!("memlane-csi-end-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        let at = folder.join("csi.sock");
+        let at = folder.join("plugin/csi.sock");
+        drop(Endpoint::listen(&at).expect("its folder is made"));
+        fs::remove_file(&at).expect("removed");
         // The socket of a plugin that was killed.
         drop(std::os::unix::net::UnixListener::bind(&at).expect("a socket"));
         let first = Endpoint::listen(&at).expect("free");

@@ -14,6 +14,7 @@ use memlane_csi::node::{self, Lanes, Memlane, Node, Shared};
 use memlane_csi::proto::controller_server::ControllerServer;
 use memlane_csi::proto::identity_server::IdentityServer;
 use memlane_csi::proto::node_server::NodeServer;
+use memlane_csi::registration::{Registration, RegistrationError};
 use memlane_csi::store::{Files, Server, Store, Taken};
 use memlane_csi::volume_id::{node_id, store_name};
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,7 +25,7 @@ use tonic::transport::server::TcpIncoming;
 /// Exit codes, as docs/exit-codes.md has them.
 mod exit {
     pub(crate) const FAILED: u8 = 1;
-    /// Another plugin is at work: "the peer refused".
+    /// Another plugin is at work, or the kubelet wants none: "the peer refused".
     pub(crate) const REFUSED: u8 = 4;
 }
 
@@ -132,6 +133,10 @@ struct OfNode {
     /// its own from systemd, so that it outlives the container
     #[arg(long)]
     on_host: bool,
+    /// The kubelet's folder plugins_registry: let it know of this plugin, without a sidecar. It and the endpoint must have the
+    /// paths here that they have on the host
+    #[arg(long, value_name = "DIR")]
+    registration: Option<PathBuf>,
     /// Folder with the library, as memlane agent install lays it out
     #[arg(long, value_name = "DIR", default_value = "/var/lib/memlane/inject")]
     inject: PathBuf,
@@ -174,9 +179,10 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("memlane-csi: {error:#}");
-            let taken = error.is::<Taken>()
+            let refused = error.is::<Taken>()
+                || error.is::<RegistrationError>()
                 || matches!(error.downcast_ref(), Some(EndpointError::Taken(_)));
-            ExitCode::from(if taken { exit::REFUSED } else { exit::FAILED })
+            ExitCode::from(if refused { exit::REFUSED } else { exit::FAILED })
         }
     }
 }
@@ -187,6 +193,7 @@ async fn run(role: Role) -> anyhow::Result<()> {
         Role::Store(args) => run_store(args).await,
         Role::Node(args) => {
             let mut plugin = Plugin::new(&args.common, false)?;
+            plugin.register(&args.common, &args.node)?;
             let node = node(&args.common, args.node, &plugin.metrics)?;
             plugin.routes.add_service(NodeServer::new(node));
             plugin.serve(&args.common).await
@@ -199,6 +206,7 @@ async fn run(role: Role) -> anyhow::Result<()> {
             } = &args.common;
             let local = local(memlane, &args.store, topology, only, &plugin.metrics)?;
             plugin.routes.add_service(ControllerServer::new(local));
+            plugin.register(&args.common, &args.node)?;
             let node = node(&args.common, args.node, &plugin.metrics)?;
             plugin.routes.add_service(NodeServer::new(node));
             plugin.serve(&args.common).await
@@ -304,6 +312,7 @@ struct Plugin {
     endpoint: Endpoint,
     routes: RoutesBuilder,
     metrics: Arc<Metrics>,
+    registration: Option<Registration>,
 }
 
 impl Plugin {
@@ -313,6 +322,7 @@ impl Plugin {
             endpoint: Endpoint::listen(&common.endpoint)?,
             routes: RoutesBuilder::default(),
             metrics: Arc::new(Metrics::default()),
+            registration: None,
         };
         let identity = Identity {
             controller,
@@ -322,17 +332,36 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// Answers calls until SIGTERM or SIGINT. Mappings stay.
+    /// Lets the kubelet know of the plugin, if that is wished.
+    fn register(&mut self, common: &Common, node: &OfNode) -> anyhow::Result<()> {
+        if let Some(folder) = &node.registration {
+            self.registration = Some(Registration::listen(folder, &common.endpoint)?);
+        }
+        Ok(())
+    }
+
+    /// Answers calls until SIGTERM or SIGINT, or until the kubelet refuses the plugin. Mappings stay.
     async fn serve(self, common: &Common) -> anyhow::Result<()> {
         if let Some(at) = common.metrics {
             self.metrics.serve(at).await?;
         }
         eprintln!("memlane-csi: listening at {}", common.endpoint.display());
-        tonic::transport::Server::builder()
+        let calls = tonic::transport::Server::builder()
             .add_routes(self.routes.routes())
-            .serve_with_incoming_shutdown(UnixListenerStream::new(self.endpoint.listener), ended())
-            .await?;
+            .serve_with_incoming_shutdown(UnixListenerStream::new(self.endpoint.listener), ended());
+        tokio::select! {
+            ended = calls => ended?,
+            refused = registered(self.registration) => refused?,
+        }
         Ok(())
+    }
+}
+
+/// Ends only with an error.
+async fn registered(registration: Option<Registration>) -> Result<(), RegistrationError> {
+    match registration {
+        Some(registration) => registration.serve().await,
+        None => std::future::pending().await,
     }
 }
 
