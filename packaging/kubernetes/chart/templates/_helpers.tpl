@@ -28,7 +28,7 @@ seccompProfile: {type: RuntimeDefault}
 
 {{/* The folder of the host in which this version's library lies. Each version has one of its own: pods that run keep theirs. */}}
 {{- define "memlane.versioned" -}}
-/var/lib/memlane/{{ .Chart.AppVersion }}
+{{ .Values.node.stateDir }}/{{ .Chart.AppVersion }}
 {{- end }}
 
 {{- define "memlane.excluded" -}}

@@ -128,6 +128,11 @@ impl ControlPlane {
         self.dir.path().join(token.file())
     }
 
+    /// The administrator's kubeconfig.
+    pub fn admin(&self) -> PathBuf {
+        self.kubeconfig(Token::Admin)
+    }
+
     /// The key by which service accounts' tokens are signed.
     pub fn service_account_key(&self) -> PathBuf {
         self.dir.path().join("sa.key")

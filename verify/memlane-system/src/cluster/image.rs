@@ -30,7 +30,7 @@ pub(super) fn archive(root: &Path, image: Image<'_>, into: &Path) -> PathBuf {
     packed.arg("-C").arg(root).arg("-cf").arg(&layer).arg(".");
     must(packed);
     let digest = sha256(&layer);
-    let environment = [&["PATH=/bin"], image.environment].concat();
+    let environment = [image.environment, &["PATH=/bin"]].concat();
     let config = json!({
         "architecture": "amd64",
         "os": "linux",

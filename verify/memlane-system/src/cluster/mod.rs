@@ -1,11 +1,13 @@
 //! Kubernetes, as `cluster/build.sh` builds it from its modules: a control plane on this machine, and a node.
 //!
 //! - [`ControlPlane`]: etcd and kube-apiserver, and kubectl to talk to it.
-//! - [`Webhook`]: memlane installed there as its manifest says, with its webhook.
+//! - [`Webhook`]: memlane's manifest in a control plane, with the webhook as a process of this machine.
+//! - [`Installed`]: memlane in a cluster with a node, everything in pods.
 //! - [`Node`]: a control plane with what makes and places pods, and containerd and kubelet, which run them.
 
 mod control_plane;
 mod image;
+mod installed;
 mod node;
 mod webhook;
 
@@ -13,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 pub use control_plane::{ControlPlane, Token};
 pub use image::Image;
+pub use installed::Installed;
 pub use node::Node;
 pub use webhook::{Replica, Webhook, manifest};
 

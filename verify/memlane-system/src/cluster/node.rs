@@ -1,8 +1,11 @@
 //! containerd and kubelet, which run pods on this machine, and the controllers that make and place pods.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use rustix::fs::FlockOperation;
 
 use super::control_plane::{ControlPlane, Token};
 use super::image::{Image, archive};
@@ -21,22 +24,27 @@ const SUBNET: &str = "10.244.7.0/24";
 /// What holds a pod's namespaces.
 const PAUSE: &str = "localhost/pause:test";
 
-/// An address of this machine that pods reach, too: of a bridge without ports.
+/// An address of this machine that pods reach, too: of a bridge without ports. One test at a time has it.
 #[derive(Debug)]
-struct Address;
+struct Address {
+    _lock: File,
+}
 
 impl Address {
     const LINK: &'static str = "memlane-node";
     const IP: &'static str = "10.244.6.1";
 
     fn make() -> Address {
-        // One that a killed test has left behind.
-        drop(Address);
+        let lock = File::create(std::env::temp_dir().join("memlane-test-node.lock"));
+        let lock = lock.expect("a file to lock");
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive).expect("locked");
+        // What a killed test has left behind.
+        delete_link(Address::LINK);
         let network = format!("{}/24", Address::IP);
         ip(&["link", "add", Address::LINK, "type", "bridge"]);
         ip(&["address", "add", &network, "dev", Address::LINK]);
         ip(&["link", "set", Address::LINK, "up"]);
-        Address
+        Address { _lock: lock }
     }
 }
 

@@ -1,0 +1,164 @@
+//! memlane in a cluster with a node, installed by its chart: everything runs in pods, from one image.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::image::Image;
+use super::node::Node;
+use super::program;
+use crate::blocks::must;
+use crate::containers::root::{Root, copy};
+use crate::harness::{Built, find_csi, find_webhook};
+
+/// How long the pods of memlane may take until they are ready.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Where the programs that it became lie in the image.
+const BESIDE: &str = "usr/libexec/memlane";
+
+/// A cluster with memlane in it.
+#[derive(Debug)]
+pub struct Installed {
+    node: Node,
+}
+
+impl Installed {
+    /// Starts a cluster, and installs memlane in it as the guide *Kubernetes* says, with further settings of the chart.
+    ///
+    /// # Panics
+    /// If its pods do not become ready.
+    pub fn start(label: &str, settings: &[&str]) -> Installed {
+        let node = Node::start(label);
+        let installed = Installed { node };
+        installed.bring_image();
+        let plane = installed.node.plane();
+        plane.say(&["create", "namespace", "memlane"]);
+        let privileged = "pod-security.kubernetes.io/enforce=privileged";
+        plane.say(&["label", "namespace", "memlane", privileged]);
+        must(installed.helm("install", settings));
+        installed.wait_until_ready();
+        installed
+    }
+
+    /// The cluster.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// A command of helm about this installation: `install`, `upgrade`.
+    pub fn helm(&self, verb: &str, settings: &[&str]) -> Command {
+        let folder = |name: &str| self.node.folder().join(name).display().to_string();
+        let own = [
+            format!("image.repository={IMAGE}"),
+            "image.pullPolicy=Never".to_owned(),
+            format!("node.kubeletDir={}", self.node.kubelet_folder().display()),
+            format!("node.stateDir={}", folder("state")),
+            format!("node.runDir={}", folder("run")),
+        ];
+        let mut command = Command::new(program("helm"));
+        command.arg("--kubeconfig").arg(self.node.plane().admin());
+        command.env("HELM_CACHE_HOME", folder("helm"));
+        command.args([verb, "memlane", "--namespace", "memlane"]);
+        command.arg(source().join("packaging/kubernetes/chart"));
+        for setting in own
+            .iter()
+            .map(String::as_str)
+            .chain(settings.iter().copied())
+        {
+            command.args(["--set", setting]);
+        }
+        command
+    }
+
+    /// Waits until all pods of memlane are ready.
+    ///
+    /// # Panics
+    /// If they do not become ready.
+    pub fn wait_until_ready(&self) {
+        let plane = self.node.plane();
+        let seconds = format!("--timeout={}s", LIMIT.as_secs());
+        for workload in ["daemonset/memlane-node", "deployment/memlane-webhook"] {
+            let waited = plane.ask(&["rollout", "status", "-n", "memlane", workload, &seconds]);
+            if let Err(why) = waited {
+                panic!("{why}\n{}", self.what_is_wrong());
+            }
+        }
+    }
+
+    /// What its pods say.
+    pub fn what_is_wrong(&self) -> String {
+        let plane = self.node.plane();
+        let all: [&[&str]; 4] = [
+            &["get", "pods", "--all-namespaces"],
+            &[
+                "get",
+                "events",
+                "--all-namespaces",
+                "--field-selector=type!=Normal",
+            ],
+            &[
+                "logs",
+                "-n",
+                "memlane",
+                "daemonset/memlane-node",
+                "--all-containers",
+                "--tail=20",
+            ],
+            &[
+                "logs",
+                "-n",
+                "memlane",
+                "deployment/memlane-webhook",
+                "--tail=20",
+            ],
+        ];
+        let told = all.map(|args| plane.ask(args).unwrap_or_else(|why| why));
+        told.join("\n")
+    }
+
+    /// The image of `packaging/kubernetes/Containerfile`, without its packages: they are for volumes.
+    fn bring_image(&self) {
+        let folder = self.node.folder().join("memlane-root");
+        let root = Root::new(&folder);
+        let built = Built::find();
+        let memlane = built.memlane.expect("`cargo build --release` first");
+        let mut install = Command::new("sh");
+        install.arg(source().join("packaging/install.sh"));
+        install.args(["install", "--prefix", "/usr"]);
+        install.arg("--destdir").arg(root.path());
+        install
+            .arg("--built")
+            .arg(memlane.parent().expect("a folder"));
+        must(install);
+        let webhook = find_webhook().expect("`cargo build --release -p memlane-webhook` first");
+        for beside in [webhook, find_csi()] {
+            let name = beside.file_name().expect("a program");
+            copy(&beside, &root.path().join(BESIDE).join(name));
+            root.put_libraries_of(&beside);
+        }
+        root.put_libraries_of(&memlane);
+        for tool in ["mount", "umount"] {
+            root.put(&crate::containers::root::found(tool));
+        }
+        let name = format!("{IMAGE}:{}", version(&memlane));
+        let image = Image {
+            name: &name,
+            environment: &["PATH=/usr/bin:/bin"],
+            command: &["/usr/bin/memlane"],
+        };
+        self.node.import(&root, image);
+    }
+}
+
+const IMAGE: &str = "localhost/memlane";
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn version(memlane: &Path) -> String {
+    let mut command = Command::new(memlane);
+    command.arg("--version");
+    let said = must(command);
+    said.trim().trim_start_matches("memlane ").to_owned()
+}

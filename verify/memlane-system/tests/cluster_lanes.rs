@@ -1,0 +1,198 @@
+//! Lanes by a label, in a cluster: the chart installs memlane in pods of its own, the kubelet and containerd run pods with the
+//! volume that its plugin brings, and kube-proxy leads to them.
+//!
+//! Needs `target/cluster` (`./dev test-cluster`), memlane-webhook, memlane-csi, redis, runc and root.
+
+use std::time::Duration;
+
+use memlane_system::blocks::skip;
+use memlane_system::cluster::{CONTROL_PLANE, ControlPlane, Image, Installed, NODE, Node, has};
+use memlane_system::containers::root::{Root, found};
+use memlane_system::containers::upgraded;
+
+const LIMIT: Duration = Duration::from_secs(90);
+const IMAGE: &str = "localhost/redis:test";
+
+/// A cluster with memlane and an image of redis in it. `None`, and a word on standard error, where there can be none.
+fn cluster(settings: &[&str]) -> Option<Installed> {
+    let test = "lanes in a cluster";
+    if !has(test, CONTROL_PLANE) || !has(test, NODE) || !has(test, &["helm"]) {
+        return None;
+    }
+    if let Some(why) = Node::obstacle() {
+        skip(test, &why);
+        return None;
+    }
+    let installed = Installed::start("lanes", settings);
+    let root = Root::new(&installed.node().folder().join("redis-root"));
+    for program in ["redis-server", "redis-benchmark", "redis-cli"] {
+        root.put(&found(program));
+    }
+    let image = Image {
+        name: IMAGE,
+        ..Image::default()
+    };
+    installed.node().import(&root, image);
+    Some(installed)
+}
+
+/// What is said of a pod beside its command.
+#[derive(Clone, Copy, Default)]
+struct About<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    label: &'a str,
+    annotation: &'a str,
+}
+
+impl<'a> About<'a> {
+    fn of(namespace: &'a str, name: &'a str) -> About<'a> {
+        About {
+            namespace,
+            name,
+            ..About::default()
+        }
+    }
+
+    /// A pod as restricted as Pod Security knows it.
+    fn pod(self, command: &str) -> String {
+        let About {
+            namespace,
+            name,
+            label,
+            annotation,
+        } = self;
+        format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: {namespace}, labels: {{app: {name}, {label}}}, annotations: {{{annotation}}}}}
+spec:
+  restartPolicy: Never
+  securityContext: {{runAsUser: 1000, runAsNonRoot: true, seccompProfile: {{type: RuntimeDefault}}}}
+  containers:
+    - name: redis
+      image: {IMAGE}
+      imagePullPolicy: Never
+      command: [{command}]
+      env: [{{name: MEMLANE_STATS_ON_EXIT, value: '1'}}]
+      securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {{drop: [ALL]}}}}
+"
+        )
+    }
+
+    /// redis in this pod, behind a service of the same name; the service's address.
+    fn serves(self, plane: &ControlPlane) -> String {
+        let About {
+            namespace, name, ..
+        } = self;
+        let pod = self.pod("redis-server, --protected-mode, 'no', --save, ''");
+        plane.apply(&pod).expect("a pod");
+        let service = format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{selector: {{app: {name}}}, ports: [{{port: 6379}}]}}\n"
+        );
+        plane.apply(&service).expect("a service");
+        let ready = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
+        let args = ["get", "pod", name, "-n", namespace, "-o", ready];
+        plane.wait_until("the server", LIMIT, &args, |said| said == "True");
+        let address = "jsonpath={.spec.clusterIP}";
+        plane.say(&["get", "service", name, "-n", namespace, "-o", address])
+    }
+
+    /// Asks redis for a while from this pod; what it says at its end.
+    fn asks(self, plane: &ControlPlane, to: &str) -> String {
+        let About {
+            namespace, name, ..
+        } = self;
+        let command = format!("redis-benchmark, -h, {to}, -t, get, -n, '40000', -c, '4', -q");
+        plane.apply(&self.pod(&command)).expect("a pod");
+        let phase = "jsonpath={.status.phase}";
+        let phase = ["get", "pod", name, "-n", namespace, "-o", phase];
+        plane.wait_until("the client", LIMIT, &phase, |said| {
+            assert_ne!(said, "Failed");
+            said == "Succeeded"
+        });
+        plane.say(&["logs", name, "-n", namespace])
+    }
+}
+
+const ON: &str = "memlane.dev/lane=on";
+const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
+
+#[test]
+fn a_label_gives_lanes_to_pods_and_a_restart_of_memlane_takes_none_away() {
+    let Some(installed) = cluster(&[]) else {
+        return;
+    };
+    let plane = installed.node().plane();
+    plane.namespace("shop", &[ON, RESTRICTED]);
+    plane.namespace("plain", &[]);
+    let shop = About::of("shop", "redis").serves(plane);
+    let said = About::of("shop", "client").asks(plane, &shop);
+    assert!(upgraded(&said) >= 4, "{said}");
+
+    // A pod of another namespace, and one that is labelled off: as without memlane.
+    let off = About {
+        label: "memlane.dev/lane: 'off'",
+        ..About::of("shop", "off")
+    };
+    for about in [About::of("plain", "stranger"), off] {
+        let said = about.asks(plane, &shop);
+        assert!(!said.contains("memlane"), "{said}");
+        let pod = plane.get(&["pod", about.name, "-n", about.namespace]);
+        assert!(!pod["spec"].to_string().contains("memlane-lane"), "{pod}");
+    }
+
+    // The server's pod stays; new pods meet the new agent, by the new plugin.
+    let restart = ["rollout", "restart", "daemonset/memlane-node"];
+    plane.say(&[&restart[..], &["-n", "memlane"]].concat());
+    installed.wait_until_ready();
+    let said = About::of("shop", "later").asks(plane, &shop);
+    assert!(upgraded(&said) >= 4, "{said}");
+}
+
+#[test]
+fn namespaces_share_a_domain_only_where_the_operator_has_opened_it() {
+    let Some(installed) = cluster(&["sharedDomains.front={shop,cart}"]) else {
+        return;
+    };
+    let plane = installed.node().plane();
+    for namespace in ["shop", "cart", "bank"] {
+        plane.namespace(namespace, &[ON, RESTRICTED]);
+    }
+    let front = |namespace, name| About {
+        annotation: "memlane.dev/domain: front",
+        ..About::of(namespace, name)
+    };
+    let shop = front("shop", "redis").serves(plane);
+    let said = front("cart", "client").asks(plane, &shop);
+    assert!(upgraded(&said) >= 4, "{said}");
+    // In its own namespace's domain, a program meets nobody of another one.
+    let said = About::of("bank", "client").asks(plane, &shop);
+    assert_eq!(upgraded(&said), 0, "{said}");
+    // A pod that asks for what is not open to its namespace does not start, and is told why.
+    plane
+        .apply(&front("bank", "thief").pod("redis-cli"))
+        .expect("a pod");
+    let events = [
+        "get",
+        "events",
+        "-n",
+        "bank",
+        "--field-selector=reason=FailedMount",
+    ];
+    plane.wait_until("the refusal", LIMIT, &events, |said| {
+        said.contains("not open to namespace")
+    });
+    let phase = [
+        "get",
+        "pod",
+        "thief",
+        "-n",
+        "bank",
+        "-o",
+        "jsonpath={.status.phase}",
+    ];
+    assert_eq!(plane.say(&phase), "Pending");
+}
