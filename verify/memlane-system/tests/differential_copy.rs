@@ -32,6 +32,16 @@ fn epoll_reports_what_it_reports_for_tcp() {
 }
 
 #[test]
+fn sets_of_sets_report_what_they_report_on_tcp() {
+    compare_copied("sets", WARM, &[]);
+}
+
+#[test]
+fn io_uring_does_what_it_does_for_tcp() {
+    compare_copied("uring", WARM, &[]);
+}
+
+#[test]
 fn processes_that_share_a_connection_see_what_tcp_would_show() {
     compare_copied("fork", WARM, &[]);
 }

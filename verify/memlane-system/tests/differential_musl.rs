@@ -50,10 +50,12 @@ families! {
     loops: with_musl("loops");
     numbers: with_musl("numbers");
     options: with_musl("options");
+    sets: with_musl("sets");
     signals: with_musl("signals");
     stdio: with_musl("stdio");
     threads: with_musl("threads");
     upgrade: with_musl("upgrade");
+    uring: with_musl("uring");
     vectors: with_musl("vectors");
 
     closing_with_a_peer_of_glibc: mixed("closing");
