@@ -28,8 +28,10 @@ pub(super) fn of(
 
 fn of_mapping(mapped: &Mapped, paths: &[SessionPath]) -> Vec<VolumeHealthEntry> {
     let mut found = Vec::new();
-    if mapped.state != "ok" {
+    if mapped.is_over() {
         found.push(entry(Inaccessible, "Lost", &mapped.state));
+    } else if mapped.state != "ok" {
+        found.push(entry(Inaccessible, "BeingOpenedAgain", &mapped.state));
     }
     let down: Vec<&SessionPath> = paths
         .iter()

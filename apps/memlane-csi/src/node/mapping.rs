@@ -45,6 +45,13 @@ pub(super) struct Mapped {
     pub(super) state: String,
 }
 
+impl Mapped {
+    /// The server has refused it, or has given it to somebody else: it does not come back by itself.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.starts_with("failed") || self.state == "closed"
+    }
+}
+
 /// Of `memlane vol ls --json`.
 #[derive(Deserialize)]
 struct Listed {
@@ -166,8 +173,11 @@ impl Memlane {
         Ok(device)
     }
 
-    pub(super) fn unmap(&self, mapped: &Mapped) -> Result<(), Status> {
-        let words = ["vol", "unmap", "--session", &mapped.session, &mapped.volume];
+    /// Ends a mapping; by force also one that is in use.
+    pub(super) fn unmap(&self, mapped: &Mapped, force: bool) -> Result<(), Status> {
+        let mut words = vec!["vol", "unmap", "--session", &mapped.session];
+        words.extend(force.then_some("--force"));
+        words.push(&mapped.volume);
         self.run(&[], &words).map(drop)
     }
 

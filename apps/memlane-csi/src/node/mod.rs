@@ -97,6 +97,11 @@ impl Node {
     /// Maps the volume and mounts it at its staging place, as far as that is not done. Returns the device.
     fn bring(&self, used: &Use) -> Result<PathBuf, Status> {
         let device = match self.memlane.find(&self.id, &used.id)? {
+            Some(mapped) if mapped.is_over() => {
+                // It was taken from this node, and is published to it again.
+                self.memlane.unmap(&mapped, true)?;
+                self.memlane.map(&self.id, &used.id, &used.wanted)?
+            }
             Some(mapped) => fits(&mapped, used)?,
             None => self.memlane.map(&self.id, &used.id, &used.wanted)?,
         };
@@ -114,11 +119,12 @@ impl Node {
         }
         ensure(&device, *file_system, used.wanted.read_only)?;
         step("stage: formatted");
-        let access = if used.wanted.read_only { "ro" } else { "rw" };
-        let options: Vec<&str> = [access]
-            .into_iter()
-            .chain(flags.iter().map(String::as_str))
-            .collect();
+        let mut options = vec![if used.wanted.read_only { "ro" } else { "rw" }];
+        if *file_system == FileSystem::Xfs {
+            // A copy has its source's identity, and both may be mounted on one node.
+            options.push("nouuid");
+        }
+        options.extend(flags.iter().map(String::as_str));
         mounts::mount(
             file_system.name(),
             &options.join(","),
@@ -154,14 +160,12 @@ impl Node {
 
     /// Whether a mount is of a device that memlane showed, and shows no more.
     fn is_dead(&self, mount: &mounts::Mount) -> Result<bool, Status> {
-        let kinds = ["/dev/loop", "/dev/nbd", "/dev/ublkb"];
         let shown = match mount.kind.as_str() {
             // A bind mount of a device's node.
             "devtmpfs" => mounts::device_number(&mount.point),
-            _ if kinds.iter().any(|kind| mount.source.starts_with(kind)) => Some(mount.device),
-            _ => None,
+            _ => Some(mount.device),
         };
-        let Some(shown) = shown else {
+        let Some(shown) = shown.filter(|shown| mounts::is_of_memlane(*shown)) else {
             return Ok(false);
         };
         let mut alive = self.memlane.list()?.into_iter();
@@ -181,7 +185,7 @@ impl Node {
         }
         step("unstage: unmounted");
         match mapped {
-            Some(mapped) => self.memlane.unmap(&mapped),
+            Some(mapped) => self.memlane.unmap(&mapped, false),
             None => Ok(()),
         }
     }
@@ -284,6 +288,10 @@ impl Node {
     fn stats(&self, request: &NodeGetVolumeStatsRequest) -> Result<Vec<VolumeUsage>, Status> {
         let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
         crate::text::required("volume_path", &request.volume_path, 4096)?;
+        // Of a volume whose server is away, one call waits, not one a minute.
+        let _working = self
+            .busy
+            .begin(&format!("the use of {}", request.volume_id))?;
         let (mount, device) = self.at(id.as_ref(), &request.volume_id, &request.volume_path)?;
         match mount.kind.as_str() {
             "devtmpfs" => Ok(vec![VolumeUsage {

@@ -110,6 +110,22 @@ pub(super) fn shows(mount: &Mount, device: u64) -> bool {
         || mount.kind == "devtmpfs" && device_number(&mount.point) == Some(device)
 }
 
+/// Whether this is a device of the kinds that memlane shows: a loop device over its file, or over nothing any more; ublk;
+/// nbd.
+pub(super) fn is_of_memlane(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let Ok(folder) = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else {
+        return false;
+    };
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    match fs::read_to_string(folder.join("loop/backing_file")) {
+        Ok(file) => file.contains("/memlane-loop-"),
+        Err(_) => ["loop", "nbd", "ublkb"]
+            .iter()
+            .any(|kind| name.starts_with(kind)),
+    }
+}
+
 /// Mounts a file system.
 pub(super) fn mount(kind: &str, options: &str, from: &Path, to: &Path) -> Result<(), Status> {
     let words = [
