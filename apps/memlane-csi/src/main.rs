@@ -15,7 +15,7 @@ use memlane_csi::proto::controller_server::ControllerServer;
 use memlane_csi::proto::identity_server::IdentityServer;
 use memlane_csi::proto::node_server::NodeServer;
 use memlane_csi::registration::{Registration, RegistrationError};
-use memlane_csi::store::{Files, Server, Store, Taken};
+use memlane_csi::store::{Backing, Files, Pool, Server, Store, Taken, Thin};
 use memlane_csi::volume_id::{node_id, store_name};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
@@ -70,6 +70,10 @@ struct StoreArgs {
     /// Folder with the volumes, which memlane serve --root DIR --namespace 'nodes/%SESSNAME%' serves
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
+    /// Make volumes as thin volumes in this pool of LVM instead of files; the server needs --devices, and the folder is still
+    /// where it finds them
+    #[arg(long, value_name = "VG/POOL")]
+    lvm: Option<Pool>,
     /// Where that server listens, as nodes reach it: what memlane map takes as SERVER
     #[arg(long, value_name = "SERVER")]
     serves: String,
@@ -264,7 +268,10 @@ fn local(
         memlane: memlane.to_owned(),
         name: args.server.clone(),
     };
-    let backing = Box::new(Files::new(&args.root));
+    let backing: Box<dyn Backing> = match &args.lvm {
+        Some(pool) => Box::new(Thin::new(pool.clone()).map_err(anyhow::Error::msg)?),
+        None => Box::new(Files::new(&args.root)),
+    };
     let store = Store::open(&args.store_name, &args.root, backing, server)?;
     let settings = Settings {
         serves: args.serves.clone(),

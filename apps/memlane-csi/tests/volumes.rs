@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::process::Command;
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::{Life, Running, World, capability, has, missing, skip};
 use memlane_csi::proto::volume_capability::access_mode::Mode;
-use memlane_csi::proto::volume_content_source::{self, SnapshotSource};
+use memlane_csi::proto::volume_capability::{AccessType, MountVolume};
+use memlane_csi::proto::volume_content_source::{self, SnapshotSource, VolumeSource};
 use memlane_csi::proto::{
     CapacityRange, ControllerExpandVolumeRequest, CreateSnapshotRequest, DeleteSnapshotRequest,
     NodeExpandVolumeRequest, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
@@ -412,4 +414,178 @@ async fn a_pod_gets_the_library_and_the_domain_of_its_namespace_and_can_write_ne
         assert!(tree.join("lib64/library.so").exists() && domains.join(folder).exists());
     }
     assert_eq!(world.mounts(), Vec::<String>::new());
+}
+
+/// A store whose file system shares blocks; it is unmounted with the value.
+struct SharesBlocks(std::path::PathBuf);
+
+impl SharesBlocks {
+    fn mount_at(world: &World) -> SharesBlocks {
+        let (image, root) = (world.dir().join("xfs.image"), world.root());
+        let file = fs::File::create(&image).expect("a file");
+        file.set_len(1 << 30).expect("its size");
+        must("mkfs.xfs", &[OsStr::new("-q"), image.as_os_str()]);
+        let words = ["-o", "loop"].map(OsStr::new);
+        must(
+            "mount",
+            &[words[0], words[1], image.as_os_str(), root.as_os_str()],
+        );
+        SharesBlocks(root)
+    }
+}
+
+impl Drop for SharesBlocks {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn must(program: &str, words: &[&OsStr]) {
+    let said = Command::new(program).args(words).output().expect(program);
+    assert!(said.status.success(), "{program}: {said:?}");
+}
+
+#[tokio::test]
+async fn a_snapshot_of_a_volume_in_use_shares_its_blocks_and_is_as_it_was_at_that_moment() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    if !has("mkfs.xfs") {
+        return skip("no mkfs.xfs");
+    }
+    let mut world = World::new("shares");
+    let shares = SharesBlocks::mount_at(&world);
+    world.serve();
+    world.plug_in(&[]).await;
+    let mut life = Life::new(&world, "a");
+    life.all_up(&world).await.expect("a volume");
+    let file = life.target.join("hello");
+    fs::write(&file, "before").expect("written");
+    fs::File::open(&file)
+        .and_then(|file| file.sync_all())
+        .expect("on the disk");
+    let mut controller = world.controller().await.expect("a plugin");
+    let snapshot = CreateSnapshotRequest {
+        source_volume_id: life.id.clone(),
+        name: "snap".to_owned(),
+        ..CreateSnapshotRequest::default()
+    };
+    let taken = controller.create_snapshot(snapshot).await.expect("taken");
+    let snapshot_id = taken.into_inner().snapshot.expect("one").snapshot_id;
+    fs::write(&file, "after").expect("written");
+    let mut copy = Life::new(&world, "b");
+    let mut request = copy.create_request();
+    request.volume_content_source = Some(VolumeContentSource {
+        r#type: Some(volume_content_source::Type::Snapshot(SnapshotSource {
+            snapshot_id: snapshot_id.clone(),
+        })),
+    });
+    let made = controller.create_volume(request).await.expect("made");
+    copy.id = made.into_inner().volume.expect("one").volume_id;
+    for step in 1..4 {
+        copy.up(step, &world).await.expect("used");
+    }
+    let read = fs::read_to_string(copy.target.join("hello"));
+    assert_eq!(read.expect("there"), "before");
+    assert_eq!(fs::read_to_string(&file).expect("there"), "after");
+    copy.all_down(&world).await.expect("over");
+    life.all_down(&world).await.expect("over");
+    let gone = DeleteSnapshotRequest {
+        snapshot_id,
+        ..DeleteSnapshotRequest::default()
+    };
+    controller.delete_snapshot(gone).await.expect("removed");
+    world.kill_plugin();
+    world.kill_server();
+    drop(shares);
+    world.must_be_clean();
+}
+
+#[tokio::test]
+async fn an_xfs_grows_while_it_is_used_and_a_clone_is_mounted_beside_its_source() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    if !has("mkfs.xfs") {
+        return skip("no mkfs.xfs");
+    }
+    // The least that mkfs.xfs makes.
+    const LEAST: i64 = 300 << 20;
+    let world = World::start("xfs").await;
+    let range = |required_bytes| {
+        Some(CapacityRange {
+            required_bytes,
+            limit_bytes: 0,
+        })
+    };
+    let mut controller = world.controller().await.expect("a plugin");
+    let mut life = Life::new(&world, "a");
+    life.capability.access_type = Some(AccessType::Mount(MountVolume {
+        fs_type: "xfs".to_owned(),
+        mount_flags: vec!["noatime".to_owned()],
+        ..MountVolume::default()
+    }));
+    let mut request = life.create_request();
+    request.capacity_range = range(LEAST);
+    let made = controller.create_volume(request).await.expect("made");
+    life.id = made.into_inner().volume.expect("one").volume_id;
+    for step in 1..4 {
+        life.up(step, &world).await.expect("used");
+    }
+    fs::write(life.target.join("hello"), "bytes").expect("written");
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
+    let own = life.staging.display().to_string();
+    let line = table.lines().find(|line| line.contains(&own));
+    assert!(line.is_some_and(|line| line.contains("noatime") && line.contains("xfs")));
+    let request = ControllerExpandVolumeRequest {
+        volume_id: life.id.clone(),
+        capacity_range: range(2 * LEAST),
+        ..ControllerExpandVolumeRequest::default()
+    };
+    controller
+        .controller_expand_volume(request)
+        .await
+        .expect("grown");
+    let request = NodeExpandVolumeRequest {
+        volume_id: life.id.clone(),
+        volume_path: life.target.display().to_string(),
+        capacity_range: range(2 * LEAST),
+        ..NodeExpandVolumeRequest::default()
+    };
+    let mut node = world.node().await.expect("a plugin");
+    node.node_expand_volume(request).await.expect("grown");
+    let stat = rustix::fs::statvfs(&life.target).expect("told");
+    let total = i64::try_from(stat.f_blocks * stat.f_frsize).expect("small");
+    assert!(total > LEAST * 3 / 2, "{total}");
+    for step in 0..3 {
+        life.down(step, &world).await.expect("over");
+    }
+    let mut clone = Life::new(&world, "b");
+    clone.capability = life.capability.clone();
+    let mut request = clone.create_request();
+    request.capacity_range = range(3 * LEAST);
+    request.volume_content_source = Some(VolumeContentSource {
+        r#type: Some(volume_content_source::Type::Volume(VolumeSource {
+            volume_id: life.id.clone(),
+        })),
+    });
+    let made = controller.create_volume(request).await.expect("made");
+    clone.id = made.into_inner().volume.expect("one").volume_id;
+    for life in [&mut life, &mut clone] {
+        for step in 1..4 {
+            life.up(step, &world).await.expect("used");
+        }
+        let read = fs::read_to_string(life.target.join("hello"));
+        assert_eq!(read.expect("there"), "bytes");
+    }
+    let stat = rustix::fs::statvfs(&clone.target).expect("told");
+    let total = i64::try_from(stat.f_blocks * stat.f_frsize).expect("small");
+    assert!(
+        total > LEAST * 5 / 2,
+        "the clone's file system grew: {total}"
+    );
+    for life in [&life, &clone] {
+        life.all_down(&world).await.expect("over");
+    }
+    world.must_be_clean();
 }

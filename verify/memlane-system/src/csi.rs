@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::blocks::memlane;
+use crate::blocks::{has, memlane, must, skip};
 use crate::harness::{Running, TempDir, find_csi, is_root, run};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -27,17 +28,35 @@ pub fn missing() -> Option<String> {
         "fsck.ext4",
         "resize2fs",
     ] {
-        if !crate::blocks::has(program) {
+        if !has(program) {
             return Some(format!("no {program}"));
         }
     }
     None
 }
 
+/// The program csi-sanity, which is built if Go is here.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn sanity() -> Option<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = std::path::absolute(here.join("../../target/cluster/bin")).expect("a path");
+    if !(has("go") || Path::new("/usr/local/go/bin/go").exists()) {
+        skip("csi-sanity", "no go");
+        return None;
+    }
+    let mut build = Command::new(here.join("cluster/csi-sanity.sh"));
+    build.arg(&folder);
+    must(build);
+    Some(folder.join("csi-sanity"))
+}
+
 /// A server and, at `csi.sock` in a temporary folder, a plugin that is controller and node. Both end with the value.
 #[derive(Debug)]
 pub struct Plugin {
     label: String,
+    store: String,
     dir: TempDir,
     server: Option<Running>,
     plugin: Option<Running>,
@@ -52,7 +71,10 @@ impl Plugin {
     pub fn start(label: &str, more: &[&str]) -> Plugin {
         let dir = TempDir::new(label);
         std::fs::create_dir(dir.path().join("root")).expect("a folder");
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut all = Plugin {
+            store: format!("s{}-{number}", std::process::id()),
             label: format!("{label}-{}", std::process::id()),
             dir,
             server: None,
@@ -82,9 +104,9 @@ impl Plugin {
         format!("{}@{}", self.node(), self.store())
     }
 
-    /// The store's name: another one in each process, as sessions are named after it.
-    pub fn store(&self) -> String {
-        format!("s{}", std::process::id())
+    /// The store's name. Sessions are named after it, so each has another one.
+    pub fn store(&self) -> &str {
+        &self.store
     }
 
     /// Starts the server, after [`kill_server`](Plugin::kill_server).
@@ -136,7 +158,7 @@ impl Plugin {
             .arg(memlane())
             .args(["--serves", &format!("local:{}", self.label)])
             .args(["--server", &self.label, "--node-id", self.node()])
-            .args(["--store-name", &self.store()])
+            .args(["--store-name", self.store()])
             .args(&self.more)
             .arg("--root")
             .arg(self.root());

@@ -16,6 +16,15 @@ pub struct Capacity {
 /// What holds the data of volumes. Each volume and snapshot has a folder; its last component names it, and does not change
 /// when the folder is moved.
 pub trait Backing: Send + Sync {
+    /// The size that data gets of which this size is wanted: the same, or a little more.
+    fn rounded(&self, size: u64) -> u64;
+
+    /// Makes what published names lead to usable again, after the machine was restarted.
+    ///
+    /// # Errors
+    /// What failed.
+    fn activate(&self) -> Result<(), Status>;
+
     /// Makes empty data of this size. Data of a call that was cut short may be there: it is replaced.
     ///
     /// # Errors

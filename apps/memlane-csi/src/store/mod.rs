@@ -20,6 +20,7 @@ mod fence;
 mod files;
 mod folders;
 mod nodes;
+mod thin;
 
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,7 @@ use self::folders::Folders;
 pub use self::folders::Taken;
 use self::nodes::Nodes;
 pub use self::nodes::Publication;
+pub use self::thin::{Pool, Thin};
 use crate::busy::{Busy, Working};
 use crate::fault::step;
 use crate::parameters::Parameters;
@@ -88,15 +90,40 @@ impl Store {
         server: Server,
     ) -> anyhow::Result<Store> {
         let folders = Folders::open(root)?;
+        backing.activate()?;
         folders.sweep(|folder| backing.discard(folder))?;
-        Ok(Store {
+        let store = Store {
             name: name.to_owned(),
             nodes: Nodes::new(folders.nodes(), name),
             folders,
             backing,
             server,
             busy: Busy::default(),
-        })
+        };
+        store.renew()?;
+        Ok(store)
+    }
+
+    /// Makes the names of published volumes anew, as far as they lead nowhere since the machine was restarted.
+    fn renew(&self) -> anyhow::Result<()> {
+        for id in self.folders.list(Kind::Volume, &self.name)? {
+            for published in self.nodes.of(&id)? {
+                let link = self.nodes.prepare(&id, &published)?;
+                self.backing.give(&self.folders.place(&id), &link)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The size that a volume gets for which this range is wanted.
+    fn size_for(&self, range: Range) -> Result<u64, Status> {
+        let size = self.backing.rounded(range.chosen);
+        match range.has(size) {
+            true => Ok(size),
+            false => Err(Status::out_of_range(format!(
+                "a volume here would get {size} bytes, more than limit_bytes allows"
+            ))),
+        }
     }
 
     /// The store's name.
@@ -123,15 +150,17 @@ impl Store {
         }
         let about = About::of_volume(name, parameters, source);
         match source {
-            None => self.folders.make(&id, &about, |folder| {
-                self.backing.make(folder, range.chosen)
-            })?,
+            None => {
+                let size = self.size_for(range)?;
+                self.folders
+                    .make(&id, &about, |folder| self.backing.make(folder, size))?;
+            }
             Some(source) => {
                 let (from, _source_working) = self.source(source)?;
-                let range = range.of_copy(self.backing.size(&from)?)?;
+                let size = self.size_for(range.of_copy(self.backing.size(&from)?)?)?;
                 let in_use = self.is_in_use(source)?;
                 self.folders.make(&id, &about, |folder| {
-                    self.backing.copy(&from, folder, range.chosen, in_use)
+                    self.backing.copy(&from, folder, size, in_use)
                 })?;
             }
         }
@@ -213,9 +242,9 @@ impl Store {
             let why = format!("volume {id} has {size} bytes, and volumes do not shrink");
             return Err(Status::out_of_range(why));
         }
-        let folder = self.folders.place(id);
-        self.backing.grow(&folder, range.chosen)?;
-        Ok(range.chosen)
+        let size = self.size_for(range)?;
+        self.backing.grow(&self.folders.place(id), size)?;
+        Ok(size)
     }
 
     /// Volumes behind `after`, in the order of their identifiers, and whether that were all.
