@@ -119,8 +119,8 @@ pub(super) fn is_of_memlane(device: u64) -> bool {
     };
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     match fs::read_to_string(folder.join("loop/backing_file")) {
-        // Of a file whose file system was unmounted meanwhile, only the name is left.
-        Ok(file) => file.contains("/memlane-loop-") || file.trim_end() == "/volume",
+        // A file whose file system was unmounted meanwhile has no path: the kernel says "/".
+        Ok(file) => file.contains("/memlane-loop-") || file.trim_end() == "/",
         Err(_) => ["loop", "nbd", "ublkb"]
             .iter()
             .any(|kind| name.starts_with(kind)),
