@@ -26,9 +26,9 @@ ip link set lo up
 lvm pvcreate -q -y /dev/vda
 lvm vgcreate -q vg /dev/vda
 lvm lvcreate -q -y -L 900m --thinpool pool vg
-mkdir /root
-memlane serve --root /root --namespace 'nodes/%SESSNAME%' --devices --listen local:guest --name guest &
-memlane-csi single --endpoint unix:///csi.sock --root /root --lvm vg/pool --serves local:guest --server guest --node-id n1 &
+mkdir /volumes
+memlane serve --root /volumes --namespace 'nodes/%SESSNAME%' --devices --listen local:guest --name guest &
+memlane-csi single --endpoint unix:///csi.sock --root /volumes --lvm vg/pool --serves local:guest --server guest --node-id n1 &
 sleep 5
 csi-sanity --ginkgo.no-color --csi.endpoint /csi.sock --csi.mountdir /target --csi.stagingdir /staging \
     --csi.testvolumesize 33554432 --csi.testvolumeexpandsize 67108864 | tail -n 60
