@@ -85,12 +85,13 @@ impl Metrics {
         page
     }
 
-    /// Answers `GET /metrics` at this address until the process ends.
+    /// Answers `GET /metrics` at this address until the process ends. Returns the address.
     ///
     /// # Errors
     /// The address cannot be had.
-    pub async fn serve(self: Arc<Metrics>, at: SocketAddr) -> std::io::Result<()> {
+    pub async fn serve(self: Arc<Metrics>, at: SocketAddr) -> std::io::Result<SocketAddr> {
         let listener = TcpListener::bind(at).await?;
+        let address = listener.local_addr()?;
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let metrics = Arc::clone(&self);
@@ -98,7 +99,7 @@ impl Metrics {
                 tokio::spawn(tokio::time::timeout(patience, answer(stream, metrics)));
             }
         });
-        Ok(())
+        Ok(address)
     }
 }
 
@@ -146,5 +147,27 @@ mod tests {
         ] {
             assert!(page.contains(line), "{page}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_scraper_gets_the_page_and_everybody_else_nothing() {
+        let metrics = Arc::new(Metrics::default());
+        metrics.count("Probe", Instant::now(), &Ok(()));
+        let at = SocketAddr::from(([127, 0, 0, 1], 0));
+        let at = metrics.serve(at).await.expect("a port");
+        let ask = async |question: &[u8]| {
+            let mut stream = TcpStream::connect(at).await.expect("it listens");
+            // A question that is too long is not read to its end.
+            let _ = stream.write_all(question).await;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            String::from_utf8_lossy(&answer).into_owned()
+        };
+        let page = ask(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+        assert!(page.contains("memlane_csi_calls_total"), "{page}");
+        let other = ask(b"GET /etc/passwd HTTP/1.1\r\n\r\n").await;
+        assert!(other.starts_with("HTTP/1.1 404"), "{other}");
+        assert_eq!(ask(&[b'x'; 100_000]).await, "");
     }
 }

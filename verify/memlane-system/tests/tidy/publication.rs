@@ -8,7 +8,8 @@ const HOSTS: &str = "
     127.0.0.1 localhost github.com doc.rust-lang.org docs.rs rustup.rs keepachangelog.com
     semver.org www.apache.org www.rfc-editor.org datatracker.ietf.org www.kernel.org
     docs.kernel.org lore.kernel.org lwn.net man7.org netdevconf.info www.ibm.com
-    fio.readthedocs.io www.w3.org www.debian.org 192.0.2.1 192.0.2.2 kubernetes.default.svc
+    fio.readthedocs.io tools.ietf.org www.w3.org www.debian.org 192.0.2.1 192.0.2.2
+    kubernetes.default.svc
 ";
 
 /// Ends of host names that only one machine room can resolve.
