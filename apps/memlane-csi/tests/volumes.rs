@@ -111,8 +111,14 @@ async fn a_mapping_that_was_killed_is_said_and_mended_by_the_next_call() {
     life.publish(&world).await.expect("mended");
     assert_eq!(fs::read_to_string(&file).expect("there"), "bytes");
     assert_eq!(health(&world, &life).await, Vec::<String>::new());
+    // It dies again, and the pod ends.
+    let process = world.mapping_process("n1").expect("a process");
+    kill(process);
     life.all_down(&world).await.expect("over");
     world.must_be_clean();
+    let left = format!("memlane-loop-{process}-");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
+    assert!(!mounts.contains(&left), "{mounts}");
 }
 
 #[tokio::test]

@@ -181,6 +181,11 @@ impl Memlane {
         self.run(&[], &words).map(drop)
     }
 
+    /// Removes what killed processes have left.
+    pub(super) fn prune(&self) -> Result<(), Status> {
+        self.run(&[], &["vol", "prune"]).map(drop)
+    }
+
     /// The paths of the session that a volume is mapped by.
     pub(super) fn paths(&self, mapped: &Mapped) -> Result<Vec<SessionPath>, Status> {
         let said = self.run(&[], &["session", "show", "--json", &mapped.session])?;

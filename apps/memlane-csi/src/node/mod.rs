@@ -186,7 +186,8 @@ impl Node {
         step("unstage: unmounted");
         match mapped {
             Some(mapped) => self.memlane.unmap(&mapped, false),
-            None => Ok(()),
+            // If its process was killed, a dead mount may be left of it.
+            None => self.memlane.prune(),
         }
     }
 
