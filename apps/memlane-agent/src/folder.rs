@@ -2,18 +2,27 @@
 //!
 //! Only root and the agent's user may be able to write to the folder. So nobody can exchange a directory between the moment at
 //! which it is checked and that at which it is used.
+//!
+//! The folder may be `/run/memlane`, where the control sockets of root's processes lie, and which they lock while they make
+//! them. So sockets and hidden files are no news, and the agent locks a file of its own.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::FlockOperation;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Domains of one folder. A node of a cluster has far fewer namespaces with pods.
 pub const DOMAINS: usize = 4_096;
+/// What is locked as long as an agent serves the folder. Only root and the agent's user can open it.
+const LOCK: &str = ".agent.lock";
+/// How long another agent may take to end.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// The longest label of a host name, and so of a namespace of Kubernetes (RFC 1123).
 const LABEL: usize = 63;
 /// Bits of a mode by which others than the owner may write.
@@ -39,15 +48,17 @@ pub(crate) struct Content {
 pub(crate) struct Folder {
     path: PathBuf,
     watch: OwnedFd,
+    _lock: File,
 }
 
 impl Folder {
-    /// Makes the folder, if it is not there, and watches it.
+    /// Makes the folder, if it is not there, and watches it. `AddrInUse`: another agent serves it.
     pub(crate) fn open(path: &Path) -> io::Result<Folder> {
         super::server::make_directory(path)?;
         if let Some(why) = untrusted(&std::fs::metadata(path)?) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
+        let lock = lock(&path.join(LOCK))?;
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let events = WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -59,6 +70,7 @@ impl Folder {
         Ok(Folder {
             path: path.to_owned(),
             watch,
+            _lock: lock,
         })
     }
 
@@ -85,6 +97,9 @@ impl Folder {
             let Ok(metadata) = path.symlink_metadata() else {
                 continue; // gone meanwhile
             };
+            if is_hidden(&entry.file_name()) || metadata.file_type().is_socket() {
+                continue;
+            }
             let why = (!is_name(&entry.file_name()))
                 .then_some("its name is not that of a namespace")
                 .or_else(|| (!metadata.is_dir()).then_some("it is no directory"))
@@ -100,6 +115,24 @@ impl Folder {
         }
         Ok(content)
     }
+}
+
+fn lock(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(false).mode(0o600);
+    let file = file.open(path)?;
+    let begin = Instant::now();
+    while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if begin.elapsed() >= PATIENCE {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        std::thread::sleep(PATIENCE / 20);
+    }
+    Ok(file)
+}
+
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
 }
 
 /// Why a directory is not to be trusted: somebody else could put himself in the agent's place.

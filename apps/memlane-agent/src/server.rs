@@ -1,6 +1,6 @@
 //! The agent's sockets: who asks, what is looked at for him, and the ends of channels that are handed out.
 
-use crate::folder::{Folder, Member};
+use crate::folder::{Content, Folder, Member};
 use crate::kernel::{Looker, Record};
 use crate::pairs::{Asker, Pairs, Verdict};
 use crate::party::{self, Parties, party_of};
@@ -95,8 +95,18 @@ struct Members {
     ignored: BTreeMap<PathBuf, String>,
     /// When to look again without having heard of a change: another agent serves one of them still.
     again: Option<Instant>,
-    /// Locked as long as this agent serves the folder.
-    _lock: OwnedFd,
+}
+
+impl Members {
+    /// Remembers what is ignored now; news of it, less what was told before.
+    fn ignore(&mut self, now: BTreeMap<PathBuf, String>) -> Vec<News> {
+        let is_new = |(path, why): &(&PathBuf, &String)| self.ignored.get(*path) != Some(*why);
+        let news = now.iter().filter(is_new);
+        let news = news.map(|(path, why)| News::Ignored(path.clone(), why.clone()));
+        let news = news.collect();
+        self.ignored = now;
+        news
+    }
 }
 
 /// A process that is connected.
@@ -156,7 +166,7 @@ impl Agent {
     /// `AddrInUse` if another agent serves it; else the kernel's.
     pub fn serve(&mut self, directory: &Path) -> io::Result<()> {
         make_directory(directory)?;
-        let lock = lock(directory, || is_served(&directory.join(SOCKET)))?;
+        let lock = lock(directory, &directory.join(SOCKET))?;
         self.open(directory, Place::Named { _lock: lock })
     }
 
@@ -164,7 +174,7 @@ impl Agent {
     /// of them. Makes the folder, if it is not there.
     ///
     /// # Errors
-    /// `PermissionDenied` if others than root and this user can write to the folder; else the kernel's.
+    /// `AddrInUse` if another agent serves the folder; `PermissionDenied` if others than root and this user can write to the folder; else the kernel's.
     pub fn serve_each(&mut self, folder: &Path) -> io::Result<()> {
         let watched = Folder::open(folder)?;
         let token = EventData::new_u64(FOLDER);
@@ -173,8 +183,6 @@ impl Agent {
             folder: watched,
             ignored: BTreeMap::new(),
             again: None,
-            // Another agent of the folder may be about to end.
-            _lock: lock(folder, || Ok(false))?,
         });
         self.compare_with_folder()
     }
@@ -232,48 +240,48 @@ impl Agent {
             return Ok(());
         };
         members.folder.hear();
-        members.again = None;
-        let content = members.folder.look()?;
-        let gone = |(number, domain): (&u64, &Domain)| match domain.place {
-            Place::Member(id) => {
-                let still = |m: &Member| m.id == id && m.path == domain.directory;
-                (!content.members.iter().any(still)).then_some(*number)
-            }
-            Place::Named { .. } => None,
+        let Content {
+            members: there,
+            others,
+        } = members.folder.look()?;
+        self.close_what_is_gone(&there);
+        let busy = self.open_what_is_new(there);
+        if let Some(members) = &mut self.members {
+            members.again = (!busy.is_empty()).then(|| Instant::now() + ANOTHER_SERVES);
+            let others = others.into_iter().map(|(path, why)| (path, why.to_owned()));
+            self.news
+                .extend(members.ignore(others.chain(busy).collect()));
+        }
+        Ok(())
+    }
+
+    fn close_what_is_gone(&mut self, there: &[Member]) {
+        let is_there = |domain: &Domain| match domain.place {
+            Place::Member(id) => there
+                .iter()
+                .any(|member| member.id == id && member.path == domain.directory),
+            Place::Named { .. } => true,
         };
-        let gone: Vec<u64> = self.domains.iter().filter_map(gone).collect();
+        let gone = self.domains.iter().filter(|(_, d)| !is_there(d));
+        let gone: Vec<u64> = gone.map(|(&number, _)| number).collect();
         for number in gone {
             self.close(number);
         }
-        let mut ignored: BTreeMap<PathBuf, String> = content
-            .others
-            .into_iter()
-            .map(|(path, why)| (path, why.to_owned()))
-            .collect();
-        let mut again = None;
-        for member in content.members {
+    }
+
+    /// Serves what is in the folder and not served yet; what cannot be, and why.
+    fn open_what_is_new(&mut self, there: Vec<Member>) -> Vec<(PathBuf, String)> {
+        let mut failed = Vec::new();
+        for member in there {
             if self.serves(&member.path) {
                 continue;
             }
             match self.open_member(&member) {
                 Ok(()) => self.news.push(News::Serves(member.path)),
-                Err(e) => {
-                    again = Some(Instant::now() + ANOTHER_SERVES);
-                    ignored.insert(member.path, why_not(&e));
-                }
+                Err(e) => failed.push((member.path, why_not(&e))),
             }
         }
-        let Some(members) = &mut self.members else {
-            return Ok(());
-        };
-        for (path, why) in &ignored {
-            if members.ignored.get(path) != Some(why) {
-                self.news.push(News::Ignored(path.clone(), why.clone()));
-            }
-        }
-        members.ignored = ignored;
-        members.again = again;
-        Ok(())
+        failed
     }
 
     fn serves(&self, directory: &Path) -> bool {
@@ -634,13 +642,13 @@ fn why_not(error: &io::Error) -> String {
 }
 
 /// Locks a directory against other agents. Everybody who can read it can lock it, too, even where it is mounted read-only;
-/// so a lock that is taken counts only while `is_served` says that there is an agent.
-fn lock(directory: &Path, is_served: impl Fn() -> io::Result<bool>) -> io::Result<OwnedFd> {
+/// only an agent answers at the socket.
+fn lock(directory: &Path, socket: &Path) -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
     let lock = rustix::fs::open(directory, flags, Mode::empty())?;
     let begin = Instant::now();
     while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if is_served()? {
+        if is_served(socket)? {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         if begin.elapsed() >= LOCK_PATIENCE {

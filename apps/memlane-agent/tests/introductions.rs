@@ -491,6 +491,29 @@ fn a_folder_that_others_may_write_to_is_refused() {
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
 }
 
+/// In `/run/memlane`, root's control sockets lie beside the domains.
+#[test]
+fn beside_domains_others_may_have_sockets_and_lock_the_folder() {
+    let (Some(a), Some(b)) = (looker(), looker()) else {
+        return;
+    };
+    let folder = Folder::new("shared-folder");
+    let shop = folder.make("shop");
+    let _control = std::os::unix::net::UnixListener::bind(folder.0.join("agent-1")).unwrap();
+    let mut first = Agent::new(a).unwrap();
+    first.serve_each(&folder.0).unwrap();
+    assert_eq!(first.news(), [News::Serves(shop)]);
+    let locked = std::fs::File::open(&folder.0).unwrap();
+    let is_free = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    assert!(rustix::fs::flock(&locked, is_free).is_ok());
+    // A second agent is refused all the same, and may come when the first has gone.
+    let mut second = Agent::new(b).unwrap();
+    let refused = second.serve_each(&folder.0).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
+    drop(first);
+    second.serve_each(&folder.0).unwrap();
+}
+
 #[test]
 fn a_domain_of_another_agent_is_taken_over_when_that_one_ends() {
     let (Some(a), Some(b)) = (looker(), looker()) else {
