@@ -88,6 +88,7 @@ fn guest(dir: &TempDir, kernel: &Kernel, suite: &Path) -> Result<Guest, String> 
             "crc32c_generic",
             "nbd",
             "dm_thin_pool",
+            "dm_snapshot",
         ])
         .arguments(&["-drive", &drive, "-device", "virtio-blk-pci,drive=disk"])
         .file(&conf, "/etc/lvm/lvm.conf")
