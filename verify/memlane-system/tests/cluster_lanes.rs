@@ -150,6 +150,15 @@ fn a_label_gives_lanes_to_pods_and_a_restart_of_memlane_takes_none_away() {
     installed.wait_until_ready();
     let said = About::of("shop", "later").asks(plane, &shop);
     assert!(upgraded(&said) >= 4, "{said}");
+
+    // As the guide removes it: no new lanes, then no pods that have one, then no memlane.
+    plane.say(&["delete", "mutatingwebhookconfiguration", "memlane"]);
+    plane.say(&["delete", "namespace", "shop", "plain", "--timeout=90s"]);
+    installed.uninstall();
+    let pods = installed.node().kubelet_folder().join("pods");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let left = |line: &&str| line.contains(&*pods.to_string_lossy());
+    assert_eq!(mounts.lines().find(left), None);
 }
 
 #[test]

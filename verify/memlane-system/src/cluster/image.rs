@@ -12,7 +12,7 @@ use crate::blocks::must;
 pub struct Image<'a> {
     /// Its name, with a registry's and a tag: `localhost/redis:test`.
     pub name: &'a str,
-    /// What it sets, as `NAME=value`.
+    /// What it sets, as `NAME=value`; `PATH` is `/bin`, unless it is set here.
     pub environment: &'a [&'a str],
     /// What runs if a pod names no command.
     pub command: &'a [&'a str],
@@ -30,7 +30,7 @@ pub(super) fn archive(root: &Path, image: Image<'_>, into: &Path) -> PathBuf {
     packed.arg("-C").arg(root).arg("-cf").arg(&layer).arg(".");
     must(packed);
     let digest = sha256(&layer);
-    let environment = [image.environment, &["PATH=/bin"]].concat();
+    let environment = [&["PATH=/bin"], image.environment].concat();
     let config = json!({
         "architecture": "amd64",
         "os": "linux",

@@ -70,6 +70,19 @@ impl Installed {
         command
     }
 
+    /// Takes memlane out of the cluster again, and waits until its pods are gone.
+    ///
+    /// # Panics
+    /// If they do not go.
+    pub fn uninstall(&self) {
+        let mut helm = Command::new(program("helm"));
+        helm.arg("--kubeconfig").arg(self.node.plane().admin());
+        helm.args(["uninstall", "memlane", "--namespace", "memlane", "--wait"]);
+        must(helm);
+        let gone = ["delete", "namespace", "memlane", "--timeout=90s"];
+        self.node.plane().say(&gone);
+    }
+
     /// Waits until all pods of memlane are ready.
     ///
     /// # Panics
