@@ -1,10 +1,11 @@
 //! How the kubelet of this node gets to know the plugin: it looks for sockets in its folder `plugins_registry`, and asks
 //! each one what is behind it.
 
+mod authority;
+
 use std::path::{Path, PathBuf};
 
 use tokio::sync::mpsc::{self, Receiver, Sender};
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
 use crate::endpoint::{Endpoint, EndpointError};
@@ -68,7 +69,7 @@ impl Registration {
         };
         let server = tonic::transport::Server::builder()
             .add_service(RegistrationServer::new(answers))
-            .serve_with_incoming(UnixListenerStream::new(self.socket.listener));
+            .serve_with_incoming(authority::incoming(self.socket.listener));
         tokio::select! {
             ended = server => ended.map_err(RegistrationError::Broken),
             why = first(refusal) => Err(RegistrationError::Refused(why)),
