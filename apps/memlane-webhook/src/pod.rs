@@ -118,6 +118,13 @@ fn wish(pod: &Value, namespace: Option<&str>) -> Wish {
     if runs_windows(&pod["spec"]) || !annotations[MIRROR].is_null() {
         return Wish::Nothing;
     }
+    // The runtime would have to map the users of the volume's mounts, which not every kernel can; the pod would not start.
+    if pod["spec"]["hostUsers"] == false {
+        return Wish::Unclear(
+            "the pod has users of its own (hostUsers: false), with which lanes have not been tried: memlane leaves the pod alone"
+                .to_owned(),
+        );
+    }
     match annotations[DOMAIN].as_str() {
         Some(domain) if !is_domain(domain) => Wish::Unclear(format!(
             "the annotation {DOMAIN} is \"{}\", which is no name of a domain: memlane leaves the pod alone",
