@@ -29,6 +29,7 @@
 
 mod busy;
 pub mod capability;
+mod command;
 pub mod controller;
 pub mod endpoint;
 mod fault;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tonic::Status;
 
-use super::command::{complaint, output, run};
 use crate::capability::FileSystem;
+use crate::command::{complaint, output, run};
 
 /// How long a device may take to show its new size: servers notice it within a second.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use tonic::Status;
 
-use super::command::run;
+use crate::command::run;
 use crate::parameters::Frontend;
 use crate::text::{is_plain, required};
 use crate::volume_id::{VolumeId, session};

@@ -4,7 +4,6 @@
 //! *Publishing* shows that place, or the device, to a pod by a bind mount. Each call looks at the table of mounts and at the
 //! list of mapped volumes, and does what is missing. A mapping whose process was killed is found and mended by the next call.
 
-pub(crate) mod command;
 mod format;
 mod health;
 mod lane;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tonic::Status;
 
-use super::command::run;
+use crate::command::run;
 
 /// A mount, as `/proc/self/mountinfo` tells it.
 #[derive(Clone, PartialEq, Eq, Debug)]

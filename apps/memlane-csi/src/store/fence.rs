@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use tonic::Status;
 
+use crate::command::run;
 use crate::volume_id::{VolumeId, session};
 
 /// The server that serves a store, as the `memlane` command of this machine reaches it.
@@ -35,7 +36,7 @@ impl Server {
             if let Some(name) = &self.name {
                 words.extend(["--server", name]);
             }
-            crate::node::command::run(&self.memlane, &words).map_err(|why| {
+            run(&self.memlane, &words).map_err(|why| {
                 Status::internal(format!("taking volume {id} from session {holder}: {why}"))
             })?;
         }
@@ -44,7 +45,7 @@ impl Server {
 
     /// Names of the volume at the server, and the sessions that have it open by them.
     fn open(&self, id: &VolumeId, node: Option<&str>) -> Result<Vec<(String, String)>, Status> {
-        let said = crate::node::command::run(&self.memlane, &["vol", "ls", "--json"])
+        let said = run(&self.memlane, &["vol", "ls", "--json"])
             .map_err(|why| Status::internal(format!("asking the server: {why}")))?;
         let listed: Listed = serde_json::from_str(&said)
             .map_err(|error| Status::internal(format!("memlane vol ls: {error}")))?;

@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::backing::{Backing, Capacity};
 use super::failed;
-use crate::node::command::run;
+use crate::command::run;
 
 /// A thin pool of a volume group.
 #[derive(Clone, PartialEq, Eq, Debug)]

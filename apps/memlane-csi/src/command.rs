@@ -17,7 +17,7 @@ pub(crate) fn run<W: AsRef<OsStr>>(program: &Path, words: &[W]) -> Result<String
 }
 
 /// Runs a command to its end, however that is.
-pub(super) fn output<W: AsRef<OsStr>>(program: &Path, words: &[W]) -> Result<Output, String> {
+pub(crate) fn output<W: AsRef<OsStr>>(program: &Path, words: &[W]) -> Result<Output, String> {
     Command::new(program)
         .args(words)
         .current_dir("/")
@@ -27,7 +27,7 @@ pub(super) fn output<W: AsRef<OsStr>>(program: &Path, words: &[W]) -> Result<Out
 }
 
 /// How a command failed, in its own words.
-pub(super) fn complaint(program: &Path, output: &Output) -> String {
+pub(crate) fn complaint(program: &Path, output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
     let mut said = said.trim().replace('\n', "; ");
     while said.len() > LONGEST {
