@@ -1,7 +1,7 @@
 //! File systems on devices: found, made, checked and grown by the system's own tools.
 
 use std::fs::File;
-use std::io::{Seek as _, SeekFrom};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,23 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What blkid(8) returns when it finds nothing at all.
 const NOTHING: i32 = 2;
 
+/// Bytes at the beginning of a device in which its file system would be recognised.
+const BEGINNING: u64 = 1 << 20;
+
 /// What is on a device: the name of a file system or of something else; `None`: nothing.
 pub(super) fn found(device: &Path) -> Result<Option<String>, Status> {
+    if let Some(what) = probe(device)? {
+        return Ok(Some(what));
+    }
+    // blkid also finds nothing on a device that it cannot read. Such a one must not be formatted: it is read here, and looked
+    // at again.
+    File::open(device)
+        .and_then(|file| file.take(BEGINNING).read_to_end(&mut Vec::new()))
+        .map_err(|error| Status::unavailable(format!("{}: {error}", device.display())))?;
+    probe(device)
+}
+
+fn probe(device: &Path) -> Result<Option<String>, Status> {
     let blkid = Path::new("blkid");
     let mut words = vec!["-p", "-o", "export", "--"];
     let path = device.to_string_lossy();
@@ -145,5 +160,22 @@ pub(super) fn wait_for_size(device: &Path, least: u64) -> Result<u64, Status> {
             return Err(Status::unavailable(why));
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+        let error = found(Path::new("/nowhere")).expect_err("nothing can be said of it");
+        assert_eq!(error.code(), tonic::Code::Unavailable, "{error}");
+        let empty = std::env::temp_dir().join(format!("memlane-csi-empty-{}", std::process::id()));
+        File::create(&empty)
+            .and_then(|file| file.set_len(1 << 20))
+            .expect("a file");
+        assert!(matches!(found(&empty), Ok(None)));
+        std::fs::remove_file(&empty).expect("removed");
     }
 }
