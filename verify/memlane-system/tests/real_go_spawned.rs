@@ -3,11 +3,13 @@
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use memlane_system::harness::is_root;
+use memlane_system::musl;
 use memlane_system::real::lane::Process;
-use memlane_system::real::lang::{EchoServer, GoBuild, Load};
+use memlane_system::real::lang::{EchoServer, GoBuild, Load, echo};
 use memlane_system::real::{SHORT_LIVED, Stage, Story, note, program as which, script};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -75,6 +77,39 @@ fn a_static_program_gets_the_lane_however_libc_starts_it() {
             assert_eq!(lanes.count(), ways.len(), "{}", done.lane);
         }
         server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+/// musl's `posix_spawn` makes its child in its own way.
+#[test]
+fn a_static_program_gets_the_lane_when_a_program_with_musl_starts_it() {
+    if !musl::is_here() {
+        return;
+    }
+    let Some((story, program)) = story("go-spawned-musl", "echo.go", &[]) else {
+        return;
+    };
+    let starter = story.dir().join("starter");
+    let mut cc = Command::new("musl-gcc");
+    cc.arg("-o").args([&starter, &script("chosen_tracer.c")]);
+    assert!(cc.status().is_ok_and(|status| status.success()), "musl-gcc");
+    let load = Load {
+        connections: 2,
+        rounds: 300,
+        most: 20_000,
+    };
+    story.in_each_mode(|stage| {
+        let started = |role: &str| {
+            let mut command = stage.command(&starter);
+            command.arg(&program).arg(role);
+            command
+        };
+        let server = EchoServer::start(stage, started("server"), &[]);
+        let done = echo(stage, started("client"), server.port, load, &[]);
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        let lane = server.proc.lane();
+        server.proc.kill();
+        lane.must_use_ring(&[SHORT_LIVED]);
     });
 }
 
