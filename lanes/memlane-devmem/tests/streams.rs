@@ -6,7 +6,8 @@ use memlane_devmem::{DeviceRegion, Fragment, Range};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -292,4 +293,70 @@ fn two_streams_share_a_region_and_each_gets_its_own_bytes() {
         thread.join().unwrap();
     }
     is_whole(&binding);
+}
+
+#[test]
+fn a_receive_that_waits_keeps_nothing_when_nothing_comes_and_gets_what_comes_later() {
+    for path in [Path::Mapped, Path::Staged] {
+        for blocks in [true, false] {
+            let (there, here) = pair();
+            here.set_nonblocking(!blocks).unwrap();
+            let binding = bound("64K", 4096);
+            let mut stream = Stream::new(here.into(), &binding, &over(path));
+            let (mut held, began, limit) = (Vec::new(), Instant::now(), Duration::from_millis(30));
+            let nothing = stream.receive_within(limit, &mut held);
+            assert_eq!(nothing, Err(ReceiveError::WouldBlock), "{path}, {blocks}");
+            assert!(began.elapsed() >= limit, "{path}, {blocks}");
+            is_whole(&binding);
+            let later = std::thread::spawn(move || {
+                std::thread::sleep(limit);
+                (&there).write_all(b"later").unwrap();
+                there
+            });
+            assert_eq!(stream.receive_within(LIMIT, &mut held), Ok(5));
+            assert_eq!(held.len(), 1);
+            drop(later.join().unwrap());
+            assert_eq!(stream.receive_within(LIMIT, &mut held), Ok(0), "the end");
+        }
+    }
+}
+
+/// A stream that waits keeps chunks for a while. Another one, which found none because of that, hears when they are back.
+#[test]
+fn chunks_that_a_waiting_stream_did_not_use_are_told_of() {
+    let binding = bound("64K", 4096);
+    let (_silent, idle) = pair();
+    let mut idle = Stream::new(idle.into(), &binding, &over(Path::Mapped));
+    let (mut there, here) = pair();
+    let mut stream = Stream::new(here.into(), &binding, &over(Path::Mapped));
+    let stop = Arc::new(AtomicBool::new(false));
+    let waits = std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                let nothing = idle.receive_within(Duration::from_millis(10), &mut Vec::new());
+                assert_eq!(nothing, Err(ReceiveError::WouldBlock));
+            }
+        }
+    });
+    let (mut held, mut got, began) = (Vec::new(), 0, Instant::now());
+    loop {
+        assert!(began.elapsed() < LIMIT, "there was always room");
+        // Whole chunks: behind half of one there would be room for more.
+        if got % 4096 == 0 {
+            there.write_all(&[1; 4096]).unwrap();
+        }
+        match stream.receive(&mut held) {
+            Err(ReceiveError::NoRoom) => break,
+            Err(ReceiveError::WouldBlock) => {}
+            came => got += came.unwrap(),
+        }
+        stream.release_all(&held);
+        held.clear();
+    }
+    // Nothing of this stream is out whose return could be told of.
+    assert_eq!(stream.wait(Wait::Room, LIMIT), Ok(true));
+    stop.store(true, Ordering::Relaxed);
+    waits.join().unwrap();
+    assert!(matches!(stream.receive(&mut held), Ok(1..)));
 }

@@ -54,6 +54,21 @@ pub unsafe fn receive(socket: i32, pieces: &[Piece]) -> Result<usize> {
     retried(|| unsafe { syscall6(libc::SYS_recvmsg, args) })
 }
 
+/// As [`receive`], but waits for the first byte: as long as the socket's `SO_RCVTIMEO` says, not at all if the socket does
+/// not block, and no longer than until a signal handler has run. `AGAIN`: nothing has come.
+///
+/// # Safety
+/// As there, and until the call is back.
+pub unsafe fn receive_waiting(socket: i32, pieces: &[Piece]) -> Result<usize> {
+    let mut message = message(pieces.as_ptr(), pieces.len());
+    let args = [socket as usize, &raw mut message as usize, 0, 0, 0, 0];
+    // SAFETY: the header and its pieces live until the call is back; what they name is the caller's promise.
+    match check(unsafe { syscall6(libc::SYS_recvmsg, args) }) {
+        Err(Errno::INTR) => Err(Errno::AGAIN),
+        other => other,
+    }
+}
+
 /// What came beside a message: the first of its control messages, as far as it fits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControlMessage {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use memlane_devmem::Fragment;
 use memlane_devmem::error::ReceiveError;
+use memlane_devmem::io::Stream;
 use memlane_devmem::io::lane::End;
-use memlane_devmem::io::{Stream, Wait};
 
 use super::pattern::Pattern;
 use super::report::{Received, say};
@@ -46,13 +46,10 @@ pub(super) fn run(
     let began = Instant::now();
     let mut sizes = Sizes::default();
     loop {
-        match stream.receive(&mut fragments) {
+        match stream.receive_within(AT_A_TIME, &mut fragments) {
             Ok(0) => break,
             Ok(_) => {}
-            Err(ReceiveError::WouldBlock) => {
-                stream.wait(Wait::Payload, AT_A_TIME)?;
-                continue;
-            }
+            Err(ReceiveError::WouldBlock) => continue,
             Err(error) => return Err(fail(Exit::Failed, error.to_string())),
         }
         for fragment in &fragments {

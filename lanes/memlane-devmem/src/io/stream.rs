@@ -20,6 +20,7 @@ use memlane_sys::Errno;
 use memlane_sys::iov::{self, Piece};
 use memlane_wait::event::poll;
 use rustix::event::{PollFd, PollFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,9 +92,14 @@ pub struct Stream {
     coming: Coming,
     /// Nothing is to be had from the socket before some of `coming` is in the region.
     full: bool,
+    /// The socket's own call waits for [`NAP`], once that is known.
+    naps: Option<bool>,
     /// What is on its way out of memory that the CPU cannot reach.
     out: Vec<u8>,
 }
+
+/// How long the socket's own call waits, and keeps chunks meanwhile.
+const NAP: Duration = Duration::from_millis(10);
 
 /// Bytes that are copied out to be sent at a time, at most.
 const COPIED_OUT: u32 = 1 << 18;
@@ -191,6 +197,7 @@ impl Stream {
             counts: StreamCounts::default(),
             coming: Coming::default(),
             full: false,
+            naps: None,
             out: Vec::new(),
         }
     }
@@ -233,23 +240,79 @@ impl Stream {
         let before = fragments.len();
         let bytes = match &self.way {
             way if way.late().is_some() => self.receive_late(fragments),
-            Way::Poured(_) => self.pour(fragments),
+            Way::Poured(_) => self.pour(false, fragments),
             Way::Placed(..) => self.take_placed(fragments),
             Way::Laned(_) => self.take_laned(fragments),
         };
-        self.counts.received += bytes.unwrap_or(0);
-        self.counts.fragments += (fragments.len() - before) as u64;
+        self.count(bytes, fragments.len() - before);
         bytes
     }
 
-    /// Has the next bytes put where there is room.
-    fn pour(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
+    /// As [`receive`](Self::receive), but waits until something comes, or not longer than `limit`.
+    ///
+    /// On the path `mapped`, the socket's own call waits first: that is one system call, where a look, a sleep and another
+    /// look are three. For this it sets the socket's `SO_RCVTIMEO` to 10 ms; and for as long, the stream keeps the chunks into
+    /// which bytes would come.
+    ///
+    /// # Errors
+    /// [`ReceiveError::WouldBlock`]: nothing has come by then; else as there.
+    pub fn receive_within(
+        &mut self,
+        limit: Duration,
+        fragments: &mut Vec<Fragment>,
+    ) -> Result<u64, ReceiveError> {
+        let end = Instant::now() + limit;
+        if limit >= NAP && self.naps() {
+            let before = fragments.len();
+            self.limit = u64::MAX;
+            let bytes = self.pour(true, fragments);
+            self.count(bytes, fragments.len() - before);
+            if bytes != Err(ReceiveError::WouldBlock) {
+                return bytes;
+            }
+        }
+        loop {
+            let bytes = self.receive(fragments);
+            let left = end.saturating_duration_since(Instant::now());
+            if bytes != Err(ReceiveError::WouldBlock) || left.is_zero() {
+                return bytes;
+            }
+            self.wait(Wait::Payload, left)
+                .map_err(ReceiveError::Kernel)?;
+        }
+    }
+
+    /// Does the socket's own call wait for a while, and no longer?
+    fn naps(&mut self) -> bool {
+        let (way, socket) = (&self.way, &self.socket);
+        *self.naps.get_or_insert_with(|| {
+            let mapped = matches!(way, Way::Poured(source) if source.path() == Path::Mapped);
+            let blocks = || {
+                let flags = rustix::fs::fcntl_getfl(socket);
+                flags.is_ok_and(|flags| !flags.contains(rustix::fs::OFlags::NONBLOCK))
+            };
+            mapped && blocks() && set_socket_timeout(socket, Timeout::Recv, Some(NAP)).is_ok()
+        })
+    }
+
+    fn count(&mut self, came: Result<u64, ReceiveError>, fragments: usize) {
+        self.counts.received += came.unwrap_or(0);
+        self.counts.fragments += fragments as u64;
+    }
+
+    /// Has the next bytes put where there is room; if asked to, waits for them as long as the socket does.
+    fn pour(&mut self, waits: bool, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
         self.find_room(PIECES)?;
         let region = self.shared.binding.region();
         let Way::Poured(source) = &mut self.way else {
             return Err(ReceiveError::Kernel(Errno::INVAL));
         };
-        let came = source.receive(self.socket.as_fd(), region, &self.rooms);
+        let socket = self.socket.as_fd();
+        let waited = match waits {
+            true => source.receive_waiting(socket, region, &self.rooms),
+            false => None,
+        };
+        let came = waited.unwrap_or_else(|| source.receive(socket, region, &self.rooms));
         let (bytes, bounced) = came
             .as_ref()
             .map_or((0, 0), |came| (came.bytes, came.bounced));
@@ -258,6 +321,10 @@ impl Stream {
         let mut pool = self.shared.binding.pool();
         self.inflow
             .landed(bytes, &mut pool.chunks, &mut given.tokens, fragments);
+        if pool.chunks.free() > 0 {
+            // Another stream may have found no room because of what this one did not use.
+            pool.tell(self.shared.binding.freed());
+        }
         drop((given, pool));
         self.counts.bounced += bounced;
         came.map(|came| came.bytes)
@@ -302,7 +369,7 @@ impl Stream {
             return Err(ReceiveError::WouldBlock);
         }
         let mut named = Vec::new();
-        let came = self.pour(&mut named);
+        let came = self.pour(false, &mut named);
         match came {
             Ok(1..) | Err(ReceiveError::WouldBlock) => {}
             // Some chunk comes back when what is under way has been handed out.

@@ -36,6 +36,18 @@ pub(in crate::io) trait Source: Send + Debug {
         rooms: &[Room],
     ) -> Result<Came, ReceiveError>;
 
+    /// As [`receive`](Self::receive), but waits for the first byte as long as the socket's own call does.
+    /// `None`: it cannot wait.
+    fn receive_waiting(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        region: &DeviceRegion,
+        rooms: &[Room],
+    ) -> Option<Result<Came, ReceiveError>> {
+        let _ = (socket, region, rooms);
+        None
+    }
+
     /// Bytes that came are in the region only some time later: how to follow that.
     fn late(&self) -> Option<&dyn Late> {
         None

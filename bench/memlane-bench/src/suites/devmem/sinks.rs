@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use memlane_devmem::error::ReceiveError;
 use memlane_devmem::io::lane::{self, End};
-use memlane_devmem::io::{Binding, Path, Stream, Terms, Wait};
+use memlane_devmem::io::{Binding, Path, Stream, Terms};
 use memlane_devmem::region::{RegionKind, Spec};
 use memlane_devmem::{DeviceRegion, Fragment};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -175,11 +175,10 @@ impl Lane {
         }
         let mut new = self.held.len();
         let bytes = loop {
-            match stream.receive(&mut self.held) {
+            match stream.receive_within(PATIENCE, &mut self.held) {
                 Ok(bytes) => break bytes,
                 Err(ReceiveError::WouldBlock) => {
-                    let there = stream.wait(Wait::Payload, PATIENCE)?;
-                    anyhow::ensure!(there, "nothing came for {PATIENCE:?}");
+                    anyhow::bail!("nothing came for {PATIENCE:?}");
                 }
                 Err(ReceiveError::NoRoom) if !self.held.is_empty() => {
                     stream.release_all(&self.held);
