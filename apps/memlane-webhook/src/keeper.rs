@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// After something has failed.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(2);
 /// How often files are looked at.
-const FILES: Duration = Duration::from_secs(5);
+const FILES: Duration = Duration::from_secs(1);
 
 /// What a replica keeps the certificate with.
 #[derive(Clone)]

@@ -282,8 +282,9 @@ fn text() -> BoxedStrategy<Value> {
 }
 
 fn container() -> BoxedStrategy<Value> {
+    let preload = Just(Value::from("LD_PRELOAD"));
     let variable = object(vec![
-        ("name", text()),
+        ("name", prop_oneof![preload, text()].boxed()),
         ("value", text()),
         ("valueFrom", any().boxed()),
     ]);

@@ -265,7 +265,7 @@ fn files_of_a_certificate_are_read_again_when_they_change() {
     let before = webhook.shown();
     // What is no certificate changes nothing.
     std::fs::write(webhook.folder.join("tls.crt"), "rubbish").expect("written");
-    std::thread::sleep(Duration::from_secs(6));
+    std::thread::sleep(Duration::from_millis(1_500));
     assert_eq!(webhook.shown(), before);
     webhook.authority.write(&webhook.folder);
     webhook.comes("another certificate", || webhook.shown() != before);
