@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::blocks::{has, memlane, must, skip};
+use crate::cluster;
 use crate::harness::{Running, TempDir, find_csi, is_root, run};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -40,16 +42,18 @@ pub fn missing() -> Option<String> {
 /// # Panics
 /// If it cannot be built.
 pub fn sanity() -> Option<PathBuf> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folder = std::path::absolute(here.join("../../target/cluster/bin")).expect("a path");
+    static BUILT: Once = Once::new();
     if !(has("go") || Path::new("/usr/local/go/bin/go").exists()) {
         skip("csi-sanity", "no go");
         return None;
     }
-    let mut build = Command::new(here.join("cluster/csi-sanity.sh"));
-    build.arg(&folder);
-    must(build);
-    Some(folder.join("csi-sanity"))
+    BUILT.call_once(|| {
+        let mut build = Command::new("sh");
+        build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/build.sh"));
+        build.arg(cluster::folder()).arg("sanity");
+        must(build);
+    });
+    Some(cluster::program("csi-sanity"))
 }
 
 /// A server and, at `csi.sock` in a temporary folder, a plugin that is controller and node. Both end with the value.
