@@ -43,6 +43,8 @@ struct About<'a> {
     name: &'a str,
     label: &'a str,
     annotation: &'a str,
+    volume: &'a str,
+    mount: &'a str,
 }
 
 impl<'a> About<'a> {
@@ -61,6 +63,8 @@ impl<'a> About<'a> {
             name,
             label,
             annotation,
+            volume,
+            mount,
         } = self;
         format!(
             "
@@ -76,7 +80,7 @@ spec:
       imagePullPolicy: Never
       command: [{command}]
       env: [{{name: MEMLANE_STATS_ON_EXIT, value: '1'}}]
-      securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {{drop: [ALL]}}}}
+      securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {{drop: [ALL]}}}}{mount}{volume}
 "
         )
     }
@@ -135,7 +139,7 @@ fn a_label_gives_lanes_to_pods_and_a_restart_of_memlane_takes_none_away() {
     // A pod of another namespace, and one that is labelled off: as without memlane.
     let off = About {
         label: "memlane.dev/lane: 'off'",
-        ..About::of("shop", "off")
+        ..About::of("shop", "left-out")
     };
     for about in [About::of("plain", "stranger"), off] {
         let said = about.asks(plane, &shop);
@@ -180,28 +184,30 @@ fn namespaces_share_a_domain_only_where_the_operator_has_opened_it() {
     // In its own namespace's domain, a program meets nobody of another one.
     let said = About::of("bank", "client").asks(plane, &shop);
     assert_eq!(upgraded(&said), 0, "{said}");
-    // A pod that asks for what is not open to its namespace does not start, and is told why.
-    plane
-        .apply(&front("bank", "thief").pod("redis-cli"))
-        .expect("a pod");
-    let events = [
-        "get",
-        "events",
-        "-n",
-        "bank",
-        "--field-selector=reason=FailedMount",
-    ];
-    plane.wait_until("the refusal", LIMIT, &events, |said| {
-        said.contains("not open to namespace")
-    });
-    let phase = [
-        "get",
-        "pod",
-        "thief",
-        "-n",
-        "bank",
-        "-o",
-        "jsonpath={.status.phase}",
-    ];
-    assert_eq!(plane.say(&phase), "Pending");
+    // A pod that asks for what is not open to its namespace does not start, and is told why; nor does one that says in a
+    // volume of its own that it is somewhere else.
+    let forger = About {
+        volume: "
+  volumes:
+    - name: forged
+      csi:
+        driver: csi.memlane.dev
+        readOnly: true
+        volumeAttributes: {csi.storage.k8s.io/pod.namespace: shop, memlane.dev/domain: front}",
+        mount: "
+      volumeMounts: [{name: forged, mountPath: /run}]",
+        ..About::of("bank", "forger")
+    };
+    for about in [front("bank", "thief"), forger] {
+        let name = about.name;
+        plane.apply(&about.pod("redis-cli")).expect("a pod");
+        let about = format!("--field-selector=reason=FailedMount,involvedObject.name={name}");
+        let events = ["get", "events", "-n", "bank", &about];
+        plane.wait_until("the refusal", LIMIT, &events, |said| {
+            said.contains("not open to namespace")
+        });
+        let phase = "jsonpath={.status.phase}";
+        let phase = ["get", "pod", name, "-n", "bank", "-o", phase];
+        assert_eq!(plane.say(&phase), "Pending");
+    }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::image::Image;
 use super::node::Node;
 use super::program;
-use crate::blocks::must;
-use crate::containers::root::{Root, copy};
+use crate::blocks::{has, must};
+use crate::containers::root::{Root, copy, found};
 use crate::harness::{Built, find_csi, find_webhook};
 
 /// How long the pods of memlane may take until they are ready.
@@ -28,7 +28,14 @@ impl Installed {
     /// # Panics
     /// If its pods do not become ready.
     pub fn start(label: &str, settings: &[&str]) -> Installed {
-        let node = Node::start(label);
+        Installed::on(Node::start(label), settings)
+    }
+
+    /// Installs memlane in a cluster.
+    ///
+    /// # Panics
+    /// If its pods do not become ready.
+    pub fn on(node: Node, settings: &[&str]) -> Installed {
         let installed = Installed { node };
         installed.bring_image();
         let plane = installed.node.plane();
@@ -90,7 +97,7 @@ impl Installed {
     pub fn wait_until_ready(&self) {
         let plane = self.node.plane();
         let seconds = format!("--timeout={}s", LIMIT.as_secs());
-        for workload in ["daemonset/memlane-node", "deployment/memlane-webhook"] {
+        for workload in &WORKLOADS[..2] {
             let waited = plane.ask(&["rollout", "status", "-n", "memlane", workload, &seconds]);
             if let Err(why) = waited {
                 panic!("{why}\n{}", self.what_is_wrong());
@@ -101,35 +108,20 @@ impl Installed {
     /// What its pods say.
     pub fn what_is_wrong(&self) -> String {
         let plane = self.node.plane();
-        let all: [&[&str]; 4] = [
-            &["get", "pods", "--all-namespaces"],
-            &[
-                "get",
-                "events",
-                "--all-namespaces",
-                "--field-selector=type!=Normal",
-            ],
-            &[
-                "logs",
-                "-n",
-                "memlane",
-                "daemonset/memlane-node",
-                "--all-containers",
-                "--tail=20",
-            ],
-            &[
-                "logs",
-                "-n",
-                "memlane",
-                "deployment/memlane-webhook",
-                "--tail=20",
-            ],
+        let unusual = "--field-selector=type!=Normal";
+        let mut told = vec![
+            plane.ask(&["get", "pods", "--all-namespaces"]),
+            plane.ask(&["get", "events", "--all-namespaces", unusual]),
         ];
-        let told = all.map(|args| plane.ask(args).unwrap_or_else(|why| why));
-        told.join("\n")
+        for workload in WORKLOADS {
+            let logs = ["logs", "-n", "memlane", workload, "--all-containers"];
+            told.push(plane.ask(&[&logs[..], &["--tail=20"]].concat()));
+        }
+        let told = told.into_iter().map(|said| said.unwrap_or_else(|why| why));
+        told.collect::<Vec<_>>().join("\n")
     }
 
-    /// The image of `packaging/kubernetes/Containerfile`, without its packages: they are for volumes.
+    /// The image of `packaging/kubernetes/Containerfile`, with what it needs of the packages.
     fn bring_image(&self) {
         let folder = self.node.folder().join("memlane-root");
         let root = Root::new(&folder);
@@ -150,8 +142,8 @@ impl Installed {
             root.put_libraries_of(&beside);
         }
         root.put_libraries_of(&memlane);
-        for tool in ["mount", "umount"] {
-            root.put(&crate::containers::root::found(tool));
+        for tool in TOOLS.into_iter().filter(|tool| has(tool)) {
+            root.put(&found(tool));
         }
         let name = format!("{IMAGE}:{}", version(&memlane));
         let image = Image {
@@ -163,6 +155,26 @@ impl Installed {
     }
 }
 
+/// What volumes are made and mounted with.
+const TOOLS: [&str; 11] = [
+    "mount",
+    "umount",
+    "blkid",
+    "losetup",
+    "fusermount3",
+    "mkfs.ext4",
+    "fsck.ext4",
+    "resize2fs",
+    "mkfs.xfs",
+    "xfs_growfs",
+    "xfs_repair",
+];
+/// What runs in its namespace; the last one only with volumes.
+const WORKLOADS: [&str; 3] = [
+    "daemonset/memlane-node",
+    "deployment/memlane-webhook",
+    "statefulset/memlane-store",
+];
 const IMAGE: &str = "localhost/memlane";
 
 fn source() -> PathBuf {

@@ -32,6 +32,8 @@ pub const NODE: &[&str] = &[
     "kube-proxy",
 ];
 
+/// Kubernetes's own controllers of volumes.
+pub const SIDECARS: &[&str] = &["csi-provisioner", "csi-attacher", "csi-resizer"];
 /// The node's name.
 pub const NODE_NAME: &str = "node";
 /// The variable that may name the folder of the programs.

@@ -67,6 +67,9 @@ pub struct Node {
 }
 
 impl Node {
+    /// Its address.
+    pub const ADDRESS: &'static str = Address::IP;
+
     /// What is missing here for a node, beside [`super::NODE`].
     pub fn obstacle() -> Option<String> {
         let missing = ["runc", "iptables", "nft", "cc"]
