@@ -14,7 +14,7 @@ pub struct Image<'a> {
     pub name: &'a str,
     /// What it sets, as `NAME=value`; `PATH` is `/bin`, unless it is set here.
     pub environment: &'a [&'a str],
-    /// What runs if a pod names no command.
+    /// What runs if a pod names no command; its arguments come behind.
     pub command: &'a [&'a str],
 }
 
@@ -34,7 +34,7 @@ pub(super) fn archive(root: &Path, image: Image<'_>, into: &Path) -> PathBuf {
     let config = json!({
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Env": environment, "Cmd": image.command},
+        "config": {"Env": environment, "Entrypoint": image.command},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
     });
     let manifest =

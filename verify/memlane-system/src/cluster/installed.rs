@@ -156,7 +156,8 @@ impl Installed {
 }
 
 /// What volumes are made and mounted with.
-const TOOLS: [&str; 11] = [
+const TOOLS: [&str; 12] = [
+    "install",
     "mount",
     "umount",
     "blkid",
