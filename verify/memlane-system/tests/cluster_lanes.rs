@@ -121,6 +121,24 @@ spec:
     }
 }
 
+/// How many bytes a pod has sent through memory, by the exporter's page.
+fn memory_bytes(page: &str, namespace: &str, pod: &str) -> u64 {
+    let is_it = |line: &&str| {
+        [
+            "memlane_socket_bytes_total{",
+            "direction=\"sent\"",
+            "lane=\"memory\"",
+            &format!("namespace=\"{namespace}\""),
+            &format!("pod=\"{pod}\""),
+        ]
+        .iter()
+        .all(|part| line.contains(part))
+    };
+    let line = page.lines().find(is_it);
+    let value = line.and_then(|line| line.rsplit(' ').next());
+    value.map_or(0, |value| value.parse().expect("a number"))
+}
+
 const ON: &str = "memlane.dev/lane=on";
 const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
 
@@ -135,6 +153,8 @@ fn a_label_gives_lanes_to_pods_and_a_restart_of_memlane_takes_none_away() {
     let shop = About::of("shop", "redis").serves(plane);
     let said = About::of("shop", "client").asks(plane, &shop);
     assert!(upgraded(&said) >= 4, "{said}");
+    let page = installed.metrics();
+    assert!(memory_bytes(&page, "shop", "redis") > 100_000, "{page}");
 
     // A pod of another namespace, and one that is labelled off: as without memlane.
     let off = About {

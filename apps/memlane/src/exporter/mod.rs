@@ -24,8 +24,8 @@ use ledger::Ledger;
 /// Export the counters of all lanes to Prometheus, over HTTP or in a file.
 ///
 /// The socket lane's counters cover all processes under memlane that you may examine: your own, or everybody's as root or
-/// with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH. They are summed by the name of the program. Packet and block counters are
-/// those of your own memlane net processes, sessions and servers.
+/// with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH. They are summed by the name of the program, and with --by-container by its
+/// container, too. Packet and block counters are those of your own memlane net processes, sessions and servers.
 ///
 /// Counters start when a process starts; memlane stats reset does not change them. Counters of processes that have ended
 /// stay in the sums as long as the exporter runs.
@@ -40,12 +40,16 @@ pub(crate) struct Args {
     /// Write the file again after this time [default: write once, or every 15s with --listen]
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "textfile")]
     interval: Option<Duration>,
+    /// Sum programs in containers by container, too: with the labels container, and namespace and pod in Kubernetes. The
+    /// series of a container stay for 10 minutes after its end
+    #[arg(long)]
+    by_container: bool,
 }
 
 const PORT: u16 = 9469;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let page = Page::default();
+    let page = Page(Arc::new(Mutex::new(Ledger::new(args.by_container))));
     let listens = args.listen.is_some() || args.textfile.is_none();
     if listens {
         let at = args.listen.unwrap_or(([127, 0, 0, 1], PORT).into());
@@ -91,7 +95,7 @@ fn again_and_again(file: &std::path::Path, page: &Page, pause: Duration) -> anyh
 }
 
 /// What the exporter shows, with the counters of processes that have ended.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Page(Arc<Mutex<Ledger>>);
 
 impl Page {

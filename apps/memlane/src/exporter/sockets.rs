@@ -1,4 +1,4 @@
-//! The socket lane's metrics, by program.
+//! The socket lane's metrics, by program, or by program and container.
 
 use memlane_core::reason::Reason;
 use memlane_observe::counters::Counters;
@@ -30,9 +30,9 @@ fn help(name: &str) -> &'static str {
     metric(name).map_or("", |metric| metric.help)
 }
 
-/// A value of a program, with the labels that it has beside the program's name.
+/// A value of a program, with the labels that it has beside the program's name and place.
 fn of(program: &Program, more: &[(&str, &str)], value: u64) -> Value {
-    (labels(&[("program", &program.name)], more), value)
+    (labels(&program.name.labels(), more), value)
 }
 
 /// Counts fallbacks by reason. All codes that this release does not know share one name, because a hostile page can

@@ -61,6 +61,7 @@ impl Installed {
             format!("node.kubeletDir={}", self.node.kubelet_folder().display()),
             format!("node.stateDir={}", folder("state")),
             format!("node.runDir={}", folder("run")),
+            format!("node.containerdDir={}", folder("containerd-state")),
         ];
         let mut command = Command::new(program("helm"));
         command.arg("--kubeconfig").arg(self.node.plane().admin());
@@ -103,6 +104,19 @@ impl Installed {
                 panic!("{why}\n{}", self.what_is_wrong());
             }
         }
+    }
+
+    /// What the exporter on the node shows to Prometheus.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn metrics(&self) -> String {
+        let plane = self.node.plane();
+        let of_the_node = ["-l", "app.kubernetes.io/name=memlane-node", "-o", "name"];
+        let pod = plane.say(&[&["get", "pods", "-n", "memlane"], &of_the_node[..]].concat());
+        let pod = pod.trim().trim_start_matches("pod/");
+        let page = format!("/api/v1/namespaces/memlane/pods/{pod}:9469/proxy/metrics");
+        plane.say(&["get", "--raw", &page])
     }
 
     /// What its pods say.
