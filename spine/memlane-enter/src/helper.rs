@@ -111,6 +111,7 @@ fn enter(pid: i32, meeting: &Meeting, library: &Library) -> Result<()> {
 fn put(pid: i32, meeting: &Meeting, library: &Library) -> Result<()> {
     let remote = Remote::new(pid, meeting.instruction())?;
     let done = remote.enter(library, meeting.library(), proc::pid());
+    remote.give_back();
     if done.is_err() {
         remote.leave_alone()?;
     }

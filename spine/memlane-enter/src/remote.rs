@@ -2,10 +2,11 @@
 
 use crate::elf::{PF_R, PF_W, PF_X, Segment};
 use crate::library::Library;
+use core::cell::Cell;
 use core::ffi::CStr;
 use memlane_sys::mem::PAGE;
 use memlane_sys::ptrace::{self, Stop};
-use memlane_sys::{Errno, Result, raw};
+use memlane_sys::{Errno, Result, proc, raw};
 
 /// Below the stack that the kernel has made for a new program, where it has mapped 128 KiB more (`setup_arg_pages`).
 const BELOW: usize = 16 * 1024;
@@ -20,6 +21,8 @@ pub(crate) struct Remote {
     first: libc::user_regs_struct,
     /// A system call instruction of the program.
     instruction: usize,
+    /// Somebody wants it to stop: the only signal that can reach it, as all others are blocked or kill it.
+    stopped: Cell<bool>,
 }
 
 impl Remote {
@@ -29,6 +32,7 @@ impl Remote {
             pid,
             first: ptrace::registers(pid)?,
             instruction,
+            stopped: Cell::new(false),
         };
         // It is still within the exec. Its first step ends that.
         remote.step()?;
@@ -36,11 +40,22 @@ impl Remote {
     }
 
     fn step(&self) -> Result<()> {
-        ptrace::step(self.pid)?;
-        match ptrace::wait(self.pid)? {
-            (_, Stop::Other) => Ok(()),
-            // All signals are blocked, so the process has been killed.
-            _ => Err(Errno(libc::ESRCH)),
+        loop {
+            ptrace::step(self.pid)?;
+            match ptrace::wait(self.pid)? {
+                (_, Stop::Other) => return Ok(()),
+                // It is about to be stopped, and has made no step. `give_back` lets it.
+                (_, Stop::Signal(libc::SIGSTOP)) => self.stopped.set(true),
+                // It has been killed.
+                _ => return Err(Errno(libc::ESRCH)),
+            }
+        }
+    }
+
+    /// Sends the process again what was kept from it.
+    pub(crate) fn give_back(&self) {
+        if self.stopped.get() {
+            proc::stop(self.pid);
         }
     }
 

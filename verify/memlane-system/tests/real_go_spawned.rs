@@ -147,6 +147,11 @@ fn nothing_is_left_of_a_process_that_is_killed_while_it_starts_programs() {
     says_the_same("go-spawned-killed", "killed", "start.go");
 }
 
+#[test]
+fn a_program_that_is_stopped_while_it_begins_stops_and_goes_on() {
+    says_the_same("go-spawned-stopped", "stopped", "start.go");
+}
+
 /// Nobody else can trace the process then, so the program stays on TCP.
 #[test]
 fn a_process_that_is_traced_starts_programs_as_without_memlane() {

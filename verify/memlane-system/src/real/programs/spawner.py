@@ -203,4 +203,31 @@ def killed(program):
     print("left", left)
 
 
+def stopped(program):
+    """A program is stopped while it begins: it must stop, and run to its end when it is continued."""
+    lost = 0
+    for turn in range(120):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.dup2(read, 0)
+            os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
+            os.close(write)
+            os.execv(program, ["start", "wait"])
+        os.close(read)
+        time.sleep(turn % 40 * 0.0002)
+        os.kill(child, signal.SIGSTOP)
+        give_up = time.monotonic() + 5
+        done = 0
+        while not done and time.monotonic() < give_up:
+            done, status = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
+            time.sleep(0.0005)
+        lost += not (done and os.WIFSTOPPED(status))
+        os.kill(child, signal.SIGCONT)
+        os.close(write)
+        if not done or os.WIFSTOPPED(status):
+            end(child)
+    print("lost", lost)
+
+
 globals()[sys.argv[1]](*sys.argv[2:])
