@@ -1,8 +1,9 @@
 //! `memlane map file:PATH`: a file of this machine, shown without a server. Common programs find in it what they wrote, one
 //! process writes it at a time, and nothing is lost when that process is killed.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -540,4 +541,28 @@ fn a_file_is_shown_as_a_file_a_loop_device_and_a_virtual_machines_disk() {
     mapping.end();
     run("losetup", &["-d", made.trim()]);
     refused(&said, 1, "mapped already");
+}
+
+/// As udev does with each device that appears or changes.
+#[test]
+fn a_loop_device_that_somebody_only_looks_at_is_unmapped() {
+    let test = "direct-looked-at";
+    if !is_root() || !Path::new("/dev/loop-control").exists() {
+        skip(test, "no loop devices");
+        return;
+    }
+    let world = World::new(test);
+    let mapping = world.alone.direct(&world.file, "loop", &[]);
+    let look = format!("exec 3<{}; echo open; sleep 0.4", mapping.shown());
+    let mut looker = Command::new("sh")
+        .args(["-c", &look])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sh");
+    let mut said = [0; 5];
+    let mut stdout = looker.stdout.take().expect("a pipe");
+    stdout.read_exact(&mut said).expect("it has it open");
+    done(&world.vol(&["unmap", &world.server()]));
+    drop(mapping);
+    looker.wait().expect("waited");
 }

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use memlane_block::volume::Volume;
-use memlane_block_frontends::fuse::{self, Mounted};
+use memlane_block_frontends::fuse::{self, MountError, Mounted};
 use memlane_block_frontends::loopdev::LoopDevice;
 use memlane_block_frontends::nbd::{Export, Listen, Server, ServerConfig, StopHandle, TlsConfig};
 use memlane_block_frontends::{nbd_kernel, ublk, vhost};
@@ -14,6 +15,9 @@ use memlane_block_frontends::{nbd_kernel, ublk, vhost};
 use super::leftovers::{self, Folder};
 use super::spec::{Frontend, MapSpec};
 use crate::cli::exit::{Exit, fail};
+
+/// How long a device that goes may be held by who only looks at it.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// A volume that programs can use.
 pub(super) trait Shown: Send {
@@ -216,9 +220,20 @@ impl Shown for Loop {
         drop(self.device.take());
         match force {
             true => self.file.unmount_now(),
-            false => self.file.unmount()?,
+            false => unmount_once_let_go(&mut self.file)?,
         }
         Ok(())
+    }
+}
+
+/// Unmounts the file of a device that goes. Who looks at devices that change, such as udev, may have it open for a moment.
+fn unmount_once_let_go(file: &mut Mounted) -> Result<(), MountError> {
+    let end = Instant::now() + MOMENT;
+    loop {
+        match file.unmount() {
+            Err(MountError::InUse(_)) if Instant::now() < end => std::thread::sleep(MOMENT / 100),
+            done => return done,
+        }
     }
 }
 
