@@ -43,7 +43,8 @@ func main() {
 	fmt.Println("leads a group", syscall.Getpgrp() == os.Getpid())
 	priority, _ := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
 	fmt.Println("priority", priority)
-	status("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "TracerPid", "Uid", "NoNewPrivs")
+	// Not SigPnd: Go interrupts its own threads by signals.
+	status("ShdPnd", "SigBlk", "SigIgn", "TracerPid", "Uid", "NoNewPrivs")
 	environment()
 	for fd := 0; fd < 10; fd++ {
 		var stat syscall.Stat_t
