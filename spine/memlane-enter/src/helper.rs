@@ -89,7 +89,7 @@ fn wait_for(who: i32, reason: Stop) -> Option<i32> {
             Stop::Exec | Stop::Ended => return None,
             Stop::Signal(signal) => ptrace::go_on(pid, signal),
             Stop::Group => ptrace::listen(pid),
-            Stop::Vfork | Stop::Other => ptrace::go_on(pid, 0),
+            Stop::Vfork | Stop::Notified | Stop::Other => ptrace::go_on(pid, 0),
         };
         // A process that was killed meanwhile is told of by the next wait.
         let _ = done;
@@ -111,7 +111,6 @@ fn enter(pid: i32, meeting: &Meeting, library: &Library) -> Result<()> {
 fn put(pid: i32, meeting: &Meeting, library: &Library) -> Result<()> {
     let remote = Remote::new(pid, meeting.instruction())?;
     let done = remote.enter(library, meeting.library(), proc::pid());
-    remote.give_back();
     if done.is_err() {
         remote.leave_alone()?;
     }

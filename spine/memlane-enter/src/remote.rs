@@ -2,11 +2,10 @@
 
 use crate::elf::{PF_R, PF_W, PF_X, Segment};
 use crate::library::Library;
-use core::cell::Cell;
 use core::ffi::CStr;
 use memlane_sys::mem::PAGE;
 use memlane_sys::ptrace::{self, Stop};
-use memlane_sys::{Errno, Result, proc, raw};
+use memlane_sys::{Errno, Result, raw};
 
 /// Below the stack that the kernel has made for a new program, where it has mapped 128 KiB more (`setup_arg_pages`).
 const BELOW: usize = 16 * 1024;
@@ -21,8 +20,6 @@ pub(crate) struct Remote {
     first: libc::user_regs_struct,
     /// A system call instruction of the program.
     instruction: usize,
-    /// Somebody wants it to stop: the only signal that can reach it, as all others are blocked or kill it.
-    stopped: Cell<bool>,
 }
 
 impl Remote {
@@ -32,30 +29,38 @@ impl Remote {
             pid,
             first: ptrace::registers(pid)?,
             instruction,
-            stopped: Cell::new(false),
         };
         // It is still within the exec. Its first step ends that.
         remote.step()?;
         Ok(remote)
     }
 
+    /// Lets the process execute one instruction, however often somebody stops and continues it meanwhile.
     fn step(&self) -> Result<()> {
+        let mut signal = 0;
         loop {
-            ptrace::step(self.pid)?;
-            match ptrace::wait(self.pid)? {
-                (_, Stop::Other) => return Ok(()),
-                // It is about to be stopped, and has made no step. `give_back` lets it.
-                (_, Stop::Signal(libc::SIGSTOP)) => self.stopped.set(true),
-                // It has been killed.
-                _ => return Err(Errno(libc::ESRCH)),
-            }
+            ptrace::step(self.pid, signal)?;
+            signal = match self.wait()? {
+                Stop::Signal(signal) => signal,
+                Stop::Notified => 0,
+                _ => return Ok(()),
+            };
         }
     }
 
-    /// Sends the process again what was kept from it.
-    pub(crate) fn give_back(&self) {
-        if self.stopped.get() {
-            proc::stop(self.pid);
+    /// Waits for the end of a step, or for what came before it.
+    fn wait(&self) -> Result<Stop> {
+        loop {
+            match ptrace::wait(self.pid)?.1 {
+                // All other signals are blocked.
+                stop @ (Stop::Other | Stop::Notified | Stop::Signal(libc::SIGSTOP)) => {
+                    return Ok(stop);
+                }
+                // It stays stopped until somebody continues it.
+                Stop::Group => ptrace::listen(self.pid)?,
+                // It has been killed.
+                _ => return Err(Errno(libc::ESRCH)),
+            }
         }
     }
 

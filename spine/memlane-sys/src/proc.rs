@@ -230,12 +230,6 @@ pub fn kill(pid: i32) {
     let _ = unsafe { syscall!(libc::SYS_kill, pid, libc::SIGKILL) };
 }
 
-/// Stops a process, until somebody continues it.
-pub fn stop(pid: i32) {
-    // SAFETY: no pointers.
-    let _ = unsafe { syscall!(libc::SYS_kill, pid, libc::SIGSTOP) };
-}
-
 /// Lets `pid` trace this process, where the kernel (Yama) allows that to ancestors only.
 pub fn allow_tracer(pid: i32) {
     // SAFETY: no pointers.

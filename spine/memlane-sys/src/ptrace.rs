@@ -16,6 +16,8 @@ pub enum Stop {
     Signal(i32),
     /// Job control has stopped it.
     Group,
+    /// It has done nothing: it was attached just now, or somebody continues it.
+    Notified,
     /// One of its steps is done, or it stopped for another reason.
     Other,
     /// It has ended.
@@ -67,7 +69,7 @@ fn told_by(status: i32) -> Stop {
     match status >> 16 {
         libc::PTRACE_EVENT_EXEC => Stop::Exec,
         libc::PTRACE_EVENT_VFORK => Stop::Vfork,
-        libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Stop::Other,
+        libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Stop::Notified,
         libc::PTRACE_EVENT_STOP => Stop::Group,
         _ if signal == libc::SIGTRAP => Stop::Other,
         _ => Stop::Signal(signal),
@@ -91,9 +93,9 @@ pub fn listen(pid: i32) -> Result<()> {
     request(libc::PTRACE_LISTEN, pid, 0, 0)
 }
 
-/// Lets a stopped process execute one instruction.
-pub fn step(pid: i32) -> Result<()> {
-    request(libc::PTRACE_SINGLESTEP, pid, 0, 0)
+/// Lets a stopped process execute one instruction; `signal`: what reaches it before, 0 for none.
+pub fn step(pid: i32, signal: i32) -> Result<()> {
+    request(libc::PTRACE_SINGLESTEP, pid, 0, signal as usize)
 }
 
 /// Leaves a stopped process, which goes on.

@@ -203,10 +203,21 @@ def killed(program):
     print("left", left)
 
 
+def reported(pid, options, limit):
+    """What waitpid says of a child within a time."""
+    give_up = time.monotonic() + limit
+    while time.monotonic() < give_up:
+        done, status = os.waitpid(pid, options | os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.0005)
+    return None
+
+
 def stopped(program):
-    """A program is stopped while it begins: it must stop, and run to its end when it is continued."""
-    lost = 0
-    for turn in range(120):
+    """A program is stopped while it begins: it stops until it is continued, be it at once, and runs to its end."""
+    lost = stuck = 0
+    for turn in range(200):
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
@@ -217,17 +228,16 @@ def stopped(program):
         os.close(read)
         time.sleep(turn % 40 * 0.0002)
         os.kill(child, signal.SIGSTOP)
-        give_up = time.monotonic() + 5
-        done = 0
-        while not done and time.monotonic() < give_up:
-            done, status = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
-            time.sleep(0.0005)
-        lost += not (done and os.WIFSTOPPED(status))
+        if turn < 120:
+            status = reported(child, os.WUNTRACED, 5)
+            lost += status is None or not os.WIFSTOPPED(status)
         os.kill(child, signal.SIGCONT)
         os.close(write)
-        if not done or os.WIFSTOPPED(status):
+        if reported(child, 0, 5) is None:
+            stuck += 1
+            os.kill(child, signal.SIGKILL)
             end(child)
-    print("lost", lost)
+    print("lost", lost, "stuck", stuck)
 
 
 globals()[sys.argv[1]](*sys.argv[2:])
