@@ -228,7 +228,10 @@ def stopped(program):
         os.close(read)
         time.sleep(turn % 40 * 0.0002)
         os.kill(child, signal.SIGSTOP)
-        if turn < 120:
+        if turn >= 120:
+            # The library may be about to enter it.
+            time.sleep(0.0003)
+        else:
             status = reported(child, os.WUNTRACED, 5)
             lost += status is None or not os.WIFSTOPPED(status)
         os.kill(child, signal.SIGCONT)
