@@ -4,7 +4,8 @@
     receive.py --way recv_into --own-sender
 
 Ways: ``tensor`` (Stream.receive_tensor), ``records`` (Stream.records), ``fragments`` (Stream.receive), ``recv_into`` (a socket,
-one array that is used again and again) and ``recv_into_fresh`` (a new array for each record, which may be kept, as memlane's).
+one array that is used again and again), ``recv_into_fresh`` (a new array for each record, which may be kept, as memlane's)
+and ``recv_into_cuda`` (a socket, one pinned tensor, and a copy of it on the first device for each record).
 With ``--listen`` the address is said on standard error, and whoever connects sends; ``--own-sender`` starts one.
 """
 
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import time
 
-WAYS = ("tensor", "records", "fragments", "recv_into", "recv_into_fresh")
+WAYS = ("tensor", "records", "fragments", "recv_into", "recv_into_fresh", "recv_into_cuda")
 
 
 def size(text):
@@ -98,13 +99,16 @@ def by_socket(asked, listener):
     import numpy
 
     torch = None
-    if asked.framework == "torch":
+    cuda = asked.way == "recv_into_cuda"
+    if asked.framework == "torch" or cuda:
         import torch
     connection, _ = listener.accept()
     begin = now()
     total = 0
     fresh = asked.way == "recv_into_fresh"
     array = numpy.empty(asked.record, dtype=numpy.uint8)
+    if cuda:
+        array = torch.empty(asked.record, dtype=torch.uint8, pin_memory=True).numpy()
     while True:
         if fresh:
             array = numpy.empty(asked.record, dtype=numpy.uint8)
@@ -112,6 +116,8 @@ def by_socket(asked, listener):
         if came == 0:
             break
         record = torch.from_numpy(array) if torch else array
+        if cuda:
+            record = record.to("cuda:0")
         total += came
         del record
     return total, begin, 0, 0, "socket"

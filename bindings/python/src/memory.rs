@@ -3,6 +3,7 @@
 use crate::errors::NO_MEMORY;
 use crate::pending::{Piece, Stretch};
 use memlane_devmem::DeviceRegion;
+use memlane_devmem::cuda;
 use memlane_devmem::error::AccessError;
 use memlane_devmem::io::Owned;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -82,8 +83,29 @@ impl Drop for Own {
     }
 }
 
-/// Copies what lies in several places into one.
-fn gather(stretches: &[Stretch], owners: &[Arc<Lent>], bytes: usize) -> Result<Own, AccessError> {
+/// Copies what lies in several places into one, of the same device.
+fn gather(
+    stretches: &[Stretch],
+    owners: &[Arc<Lent>],
+    bytes: usize,
+) -> Result<Location, AccessError> {
+    let region = owners.first().map(|lent| lent.region());
+    let Some(cuda) = region.and_then(DeviceRegion::cuda) else {
+        return gather_by_cpu(stretches, owners, bytes).map(Location::Own);
+    };
+    let places = stretches.iter().map(|stretch| {
+        let len = usize::try_from(stretch.len).unwrap_or(usize::MAX);
+        (stretch.offset, len)
+    });
+    cuda.gathered(places).map(Location::Device)
+}
+
+/// Copies what lies in several places into one, of host memory.
+fn gather_by_cpu(
+    stretches: &[Stretch],
+    owners: &[Arc<Lent>],
+    bytes: usize,
+) -> Result<Own, AccessError> {
     let own = Own::new(bytes)?;
     let mut at = 0;
     for stretch in stretches {
@@ -107,9 +129,13 @@ fn address_in(region: &DeviceRegion, offset: u64, bytes: usize) -> Option<*mut u
         return region.bytes().part(at, bytes).map(|window| window.as_ptr());
     };
     let inside = at.checked_add(bytes)? <= cuda.len();
-    let address = usize::try_from(cuda.address()).ok()?.checked_add(at)?;
-    // Nothing here follows it.
-    inside.then(|| std::ptr::without_provenance_mut(address))
+    inside.then(|| device_address(cuda, at))
+}
+
+/// The device's own address, `at` bytes behind the first. Nothing here follows it.
+fn device_address(memory: &cuda::Memory, at: usize) -> *mut u8 {
+    let address = usize::try_from(memory.address()).unwrap_or(0);
+    std::ptr::without_provenance_mut(address + at)
 }
 
 /// Where bytes are.
@@ -117,8 +143,10 @@ fn address_in(region: &DeviceRegion, offset: u64, bytes: usize) -> Option<*mut u
 enum Location {
     /// In the region, from this offset on; the fragments that they are of.
     Region(u64, Vec<Arc<Lent>>),
-    /// Copied.
+    /// Copied into host memory.
     Own(Own),
+    /// Copied into memory of the region's device.
+    Device(cuda::Memory),
 }
 
 /// Bytes that stay where they are as long as this lives.
@@ -134,7 +162,7 @@ impl Memory {
         let Piece { stretches, owners } = piece;
         let place = match &stretches[..] {
             [one] if !owners.is_empty() => Location::Region(one.offset, owners),
-            _ => Location::Own(gather(&stretches, &owners, bytes)?),
+            _ => gather(&stretches, &owners, bytes)?,
         };
         Ok(Memory { place, bytes })
     }
@@ -149,7 +177,14 @@ impl Memory {
                     offset: *offset,
                     len,
                 };
-                gather(&[whole], owners, bytes)?
+                gather_by_cpu(&[whole], owners, bytes)?
+            }
+            Location::Device(memory) => {
+                let own = Own::new(bytes)?;
+                // SAFETY: `bytes` bytes that are ours alone.
+                let into = unsafe { std::slice::from_raw_parts_mut(own.base.as_ptr(), bytes) };
+                memory.read(0, into)?;
+                own
             }
             Location::Own(old) => {
                 let own = Own::new(bytes)?;
@@ -167,6 +202,7 @@ impl Memory {
     pub(crate) fn address(&self) -> *mut u8 {
         match &self.place {
             Location::Own(own) => own.base.as_ptr(),
+            Location::Device(memory) => device_address(memory, 0),
             Location::Region(offset, owners) => {
                 let region = owners.first().map(|lent| lent.region());
                 let found = region.and_then(|region| address_in(region, *offset, self.bytes));
@@ -179,6 +215,7 @@ impl Memory {
     pub(crate) fn device(&self) -> (i32, i32) {
         let cuda = match &self.place {
             Location::Own(_) => None,
+            Location::Device(memory) => Some(memory),
             Location::Region(_, owners) => owners.first().and_then(|lent| lent.region().cuda()),
         };
         cuda.map_or(CPU, |memory| {
@@ -195,7 +232,7 @@ impl Memory {
     pub(crate) fn offset(&self) -> Option<u64> {
         match &self.place {
             Location::Region(offset, _) => Some(*offset),
-            Location::Own(_) => None,
+            Location::Own(_) | Location::Device(_) => None,
         }
     }
 

@@ -63,6 +63,22 @@ class Whose(Case):
         del tensor
         self.assertEqual(stream.counts()["out"], 0)
 
+    def test_a_tensor_that_comes_in_parts_lies_in_one_piece_on_each_path(self):
+        """Asked for while its first part is already under way into the region, too."""
+        for path in "mapped", "staged":
+            with self.subTest(path):
+                stream, there = self.pair(path=path)
+                for _ in range(3):
+                    there.sendall(bytes(700))
+                    with self.assertRaises(TimeoutError):
+                        stream.receive_tensor(1500, "uint8", timeout=0.02)
+                    there.sendall(bytes(800))
+                    tensor = stream.receive_tensor(1500, "uint8", framework="memlane", timeout=LIMIT)
+                    self.assertIsNotNone(tensor.offset)
+                    del tensor
+                self.assertEqual(stream.counts()["gathered"], 0)
+                self.is_whole(stream)
+
     def test_any_thread_may_drop_the_last_one(self):
         stream, tensor = self.received(b"abcdef", 6, "uint8")
         box = [memoryview(tensor)]

@@ -14,6 +14,7 @@ from support import LIMIT, Case, has, mapped
 
 NUMPY = has("numpy")
 TORCH = has("torch")
+CUDA = False
 if NUMPY:
     import numpy
 
@@ -21,11 +22,13 @@ if NUMPY:
 if TORCH:
     import torch
 
+    CUDA = torch.cuda.is_available()
+
 
 class Trains(Case):
-    def batches(self):
+    def batches(self, region="memfd:8M"):
         """Batches as they come from the other process, as memlane's own tensors."""
-        self.region = memlane.Region("memfd:8M")
+        self.region = memlane.Region(region)
         with memlane.listen("127.0.0.1:0", self.region) as listener:
             server = subprocess.Popen([sys.executable, dataset.__file__, listener.address])
             self.addCleanup(server.kill)
@@ -39,23 +42,38 @@ class Trains(Case):
             except memlane.EndOfStream:
                 break
             labels = take(dataset.BATCH, "int64")
-            self.assertTrue(mapped(features.address) and mapped(labels.address))
+            if region.startswith("memfd:"):
+                self.assertTrue(mapped(features.address) and mapped(labels.address))
             count += 1
             yield features, labels
             del features, labels
         self.assertEqual(count, dataset.BATCHES)
         self.assertEqual(server.wait(LIMIT), 0)
 
-    def is_done(self, losses):
-        """It has learnt something, nothing was copied, and no token is out."""
+    def is_done(self, losses, bounced=0):
+        """It has learnt something, each byte was copied as often as expected, and no token is out."""
         self.assertLess(losses[-1], losses[0] / 2)
         counts = self.stream.counts()
-        self.assertEqual((counts["bounced"], counts["gathered"]), (0, 0), "nothing was copied")
-        self.assertEqual(counts["received"], dataset.BATCHES * dataset.BATCH * (4 * dataset.FEATURES + 8))
+        received = dataset.BATCHES * dataset.BATCH * (4 * dataset.FEATURES + 8)
+        self.assertEqual(counts["received"], received)
+        self.assertEqual((counts["bounced"], counts["gathered"]), (bounced * received, 0))
         self.is_whole(self.stream)
 
     @unittest.skipUnless(NUMPY and TORCH, "SKIPPED: no NumPy or no PyTorch")
     def test_pytorch(self):
+        self.is_done(self.pytorch("memfd:8M", "cpu"))
+
+    @unittest.skipUnless(NUMPY and CUDA, "SKIPPED: no NumPy, no PyTorch, or no device of CUDA's")
+    def test_pytorch_on_a_device(self):
+        """The device fetches each byte once, from where the stream staged it."""
+        torch.use_deterministic_algorithms(True)
+        self.addCleanup(torch.use_deterministic_algorithms, False)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        self.is_done(self.pytorch("cuda:0:8M", "cuda:0"), bounced=1)
+
+    def pytorch(self, region, device):
+        """The losses of training on tensors where they lie, which are those of training on copies."""
+
         def step(model, features, labels):
             model.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(features), labels)
@@ -67,22 +85,23 @@ class Trains(Case):
 
         def fresh():
             torch.manual_seed(7)
-            return torch.nn.Sequential(
-                torch.nn.Linear(dataset.FEATURES, 32), torch.nn.ReLU(), torch.nn.Linear(32, dataset.CLASSES)
-            )
+            layers = torch.nn.Linear(dataset.FEATURES, 32), torch.nn.ReLU(), torch.nn.Linear(32, dataset.CLASSES)
+            return torch.nn.Sequential(*layers).to(device)
 
         here, there, losses = fresh(), fresh(), []
-        for (own_features, own_labels), (features, labels) in zip(dataset.batches(), self.batches(), strict=True):
+        for (own_features, own_labels), (features, labels) in zip(dataset.batches(), self.batches(region), strict=True):
             mine, same = features.torch(), labels.torch()
+            self.assertEqual((mine.device, same.device), (torch.device(device), torch.device(device)))
             self.assertEqual((mine.data_ptr(), same.data_ptr()), (features.address, labels.address), "no copy")
-            loss, gradients = step(here, torch.from_numpy(own_features), torch.from_numpy(own_labels))
+            own_features, own_labels = (torch.from_numpy(own).to(device) for own in (own_features, own_labels))
+            loss, gradients = step(here, own_features, own_labels)
             other, others = step(there, mine, same)
             self.assertEqual(loss, other)
             for one, two in zip(gradients, others, strict=True):
                 self.assertTrue(torch.equal(one, two))
             losses.append(loss)
             del mine, same, features, labels
-        self.is_done(losses)
+        return losses
 
     @unittest.skipUnless(NUMPY, "SKIPPED: no NumPy")
     def test_numpy(self):

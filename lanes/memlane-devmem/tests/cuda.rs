@@ -171,6 +171,38 @@ fn a_region_of_a_device_is_written_and_read_by_its_driver_alone() {
     assert_eq!(*fake.word("fake_live"), 0, "handles were lost");
 }
 
+fn stretches_are_gathered(memory: &Memory) {
+    let region_bytes = memory.len() as u64;
+    for (at, text) in [
+        (5, &b"one "[..]),
+        (8190, b"piece "),
+        (region_bytes - 3, b"now"),
+    ] {
+        // SAFETY: the text is readable for its length.
+        unsafe { memory.write(at, text.as_ptr(), text.len()) }.unwrap();
+    }
+    let stretches = [(5, 4), (8190, 6), (region_bytes - 3, 3)];
+    let gathered = memory.gathered(stretches.into_iter()).unwrap();
+    assert_ne!(gathered.address(), memory.address());
+    assert_eq!(gathered.number(), memory.number());
+    let mut seen = [0; 13];
+    gathered.read(0, &mut seen).unwrap();
+    assert_eq!(&seen, b"one piece now");
+    let beyond = memory.gathered([(region_bytes - 3, 4)].into_iter());
+    assert_eq!(beyond.unwrap_err(), AccessError::Outside);
+}
+
+#[test]
+fn stretches_of_a_device_are_gathered_by_the_device() {
+    let _alone = alone();
+    let Some(fake) = Fake::new("gathered", &[]) else {
+        return;
+    };
+    let driver = fake.open().unwrap();
+    stretches_are_gathered(&Memory::new(driver, 1, 4 << 20).unwrap());
+    assert_eq!(*fake.word("fake_live"), 0, "handles were lost");
+}
+
 #[test]
 fn without_a_dma_buf_it_is_a_region_all_the_same() {
     let _alone = alone();
@@ -292,6 +324,9 @@ fn this_machine_s_own_devices() {
     let Some(here) = cuda.iter().find(|finding| finding.is_here()) else {
         return eprintln!("SKIPPED: no CUDA device: {}", cuda[0].lacks.join("; "));
     };
+    let number = here.name.trim_start_matches("cuda:").parse().unwrap();
+    let driver = Driver::find().unwrap();
+    stretches_are_gathered(&Memory::new(driver, number, 4 << 20).unwrap());
     let spec = format!("{}:64M", here.name).parse().unwrap();
     receives_and_sends(DeviceRegion::create(&spec).unwrap(), 100_000_000);
 }

@@ -90,9 +90,35 @@ fn a_pattern_goes_from_a_device_to_a_device() {
     let Some(folder) = driver("cuda-nc", &[]) else {
         return;
     };
-    let into = ["--into", "cuda:0:8M", "--validate", "7", "--json"];
+    let command = |args: &[&str]| command(folder.path(), args);
+    a_pattern_goes(command, ["cuda:1:4M", "cuda:0:8M"]);
+}
+
+#[test]
+fn a_pattern_goes_into_this_machine_s_own_device_and_out_of_it() {
+    let command = |args: &[&str]| {
+        let mut command = Command::new(memlane());
+        command.args(args);
+        command
+    };
+    let shown = harness::run(command(&["devmem", "ls", "--json"]), LIMIT);
+    assert!(shown.is_ok(), "{}", shown.report());
+    let document: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+    let found = document["findings"].as_array().expect("a list");
+    if !found
+        .iter()
+        .any(|one| one["name"] == "cuda:0" && one["here"] == true)
+    {
+        return skip("cuda", "this machine has no device of CUDA's");
+    }
+    a_pattern_goes(command, ["cuda:0:64M", "cuda:0:64M"]);
+}
+
+/// From a region into a region, which both are a device's.
+fn a_pattern_goes(command: impl Fn(&[&str]) -> Command, [from, to]: [&str; 2]) {
+    let into = ["--into", to, "--validate", "7", "--json"];
     let listen = ["nc", "-l", "127.0.0.1:0"];
-    let mut receiver = Running::start(command(folder.path(), &[&listen[..], &into].concat()));
+    let mut receiver = Running::start(command(&[&listen[..], &into].concat()));
     let begin = Instant::now();
     let at = loop {
         let said = receiver.stderr();
@@ -104,8 +130,8 @@ fn a_pattern_goes_from_a_device_to_a_device() {
         assert!(alive, "no receiver: {said}");
         std::thread::sleep(Duration::from_millis(5));
     };
-    let from = ["--from", "cuda:1:4M", "--bytes", "60M", "--validate", "7"];
-    let sent = run(folder.path(), &[&["nc", &at][..], &from].concat());
+    let from = ["--from", from, "--bytes", "60M", "--validate", "7"];
+    let sent = harness::run(command(&[&["nc", &at][..], &from].concat()), LIMIT);
     assert!(sent.is_ok(), "{}", sent.report());
     let received = receiver.finish(LIMIT);
     assert!(received.is_ok(), "{}", received.report());

@@ -59,6 +59,7 @@ functions! {
     to_device = "cuMemcpyHtoD_v2" (u64, *const c_void, usize);
     from_device = "cuMemcpyDtoH_v2" (*mut c_void, u64, usize);
     to_device_async = "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, usize);
+    within_device_async = "cuMemcpyDtoDAsync_v2" (u64, u64, usize, usize);
     stream_create = "cuStreamCreate" (*mut usize, c_uint);
     stream_wait = "cuStreamSynchronize" (usize);
     stream_destroy = "cuStreamDestroy_v2" (usize);
@@ -267,6 +268,28 @@ impl Context {
     pub(super) unsafe fn read(&self, from: u64, into: *mut u8, len: usize) -> Result<(), Refused> {
         // SAFETY: the caller's promise.
         self.within(|cuda| done(unsafe { (cuda.from_device)(into.cast(), from, len) }))
+    }
+
+    /// Copies within the device (to, from, bytes of each), and returns when all are done. What other queues of the device
+    /// have to do does not hold them up.
+    ///
+    /// # Safety
+    /// Each `from` and each `to` is memory of this device, for its bytes.
+    pub(super) unsafe fn copy(
+        &self,
+        mut copies: impl Iterator<Item = (u64, u64, usize)>,
+    ) -> Result<(), Refused> {
+        let stream = self.stream()?;
+        let begun = self.within(|cuda| {
+            copies.try_for_each(|(to, from, len)| {
+                // SAFETY: the caller's promise; the queue is ours and lives.
+                done(unsafe { (cuda.within_device_async)(to, from, len, stream) })
+            })
+        });
+        let all_done = self.drain(stream);
+        // SAFETY: made above, and not used again.
+        unsafe { self.close_stream(stream) };
+        begun.and(all_done)
     }
 
     /// A descriptor that other devices' drivers can be given; `Err`: why there is none.

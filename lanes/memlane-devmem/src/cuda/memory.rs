@@ -108,6 +108,35 @@ impl Memory {
         unsafe { self.context.write(to, from, len) }.map_err(refused)
     }
 
+    /// Other memory of the same device, with copies of these stretches (offset and bytes of each), one behind the other.
+    ///
+    /// # Errors
+    /// A stretch beyond the end; the driver's.
+    pub fn gathered(
+        &self,
+        stretches: impl Iterator<Item = (u64, usize)> + Clone,
+    ) -> Result<Memory, AccessError> {
+        let len = stretches.clone().map(|(_, len)| len).sum::<usize>();
+        let len = len.max(1);
+        let at = self.context.alloc(len).map_err(refused)?;
+        let gathered = Memory {
+            context: Arc::clone(&self.context),
+            number: self.number,
+            at,
+            len,
+        };
+        let mut end = 0;
+        let copy = |(from, len): (u64, usize)| {
+            let to = gathered.place(end, len)?;
+            end += len as u64;
+            Ok((to, self.place(from, len)?, len))
+        };
+        let copies = stretches.map(copy).collect::<Result<Vec<_>, _>>()?;
+        // SAFETY: each range was checked, and both memories live until all copies are done.
+        unsafe { self.context.copy(copies.into_iter()) }.map_err(refused)?;
+        Ok(gathered)
+    }
+
     pub(super) fn context(&self) -> &Arc<Context> {
         &self.context
     }

@@ -520,8 +520,12 @@ impl Stream {
     }
 
     /// From the next byte on, each `unit` of them lie in one piece, as far as it is we who choose where they lie: the
-    /// first at a multiple of 64, the others behind it. `false`, and nothing is changed: no chunk has `unit` bytes.
+    /// first at a multiple of 64, the others behind it. `false`, and nothing is changed: no chunk has `unit` bytes, or bytes
+    /// are under way into the region (path `staged`), whose places, and those of what comes behind them, were chosen before.
     pub fn whole(&mut self, unit: u32) -> bool {
+        if !self.coming.is_empty() {
+            return false;
+        }
         let mut pool = self.shared.binding.pool();
         self.inflow.whole(unit, &mut pool.chunks)
     }

@@ -112,6 +112,9 @@ R cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t len, struct stream 
     pthread_mutex_unlock(&lock);
     return 0;
 }
+R cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t len, struct stream *s) {
+    return cuMemcpyHtoDAsync_v2(to, near(from), len, s);
+}
 R cuStreamCreate(struct stream **s, unsigned flags) {
     if (!depth || flags != 1) return 1;
     *s = calloc(1, sizeof **s);
