@@ -593,7 +593,7 @@ impl Agent {
             id: asker.id,
             outcome,
         };
-        let bytes = answer.encode();
+        let (bytes, len) = answer.encode();
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let ends = end.map(|end| [end]);
@@ -603,7 +603,7 @@ impl Agent {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         rustix::net::sendmsg(
             &process.socket,
-            &[IoSlice::new(&bytes)],
+            &[IoSlice::new(&bytes[..len])],
             &mut control,
             flags,
         )

@@ -44,6 +44,8 @@ fn answered(answer: &Answer, mut got: Received) {
     let done = match (answer.outcome, got.fds[0].take()) {
         (Outcome::Meet { peer }, Some(end)) => met(&conn, hs, peer, end),
         (Outcome::Meet { .. }, None) => introduction::again(&conn, hs, Reason::AGENT),
+        // No region is mapped yet.
+        (Outcome::Across(_), _) => Err(Reason::NO_DEVICE),
         (Outcome::Refuse(Refusal::Nobody), _) => introduction::again(&conn, hs, Reason::NO_MATCH),
         (Outcome::Refuse(Refusal::Busy | Refusal::NotSeen), _) => {
             introduction::again(&conn, hs, Reason::AGENT)

@@ -166,7 +166,7 @@ pub(super) fn next_answer() -> Option<(Answer, Received)> {
     if agent < 0 {
         return None;
     }
-    let mut bytes = [0u8; agent::LEN + 1];
+    let mut bytes = [0u8; agent::LONGEST + 1];
     match sock::recv_with_fds(agent, &mut bytes) {
         Ok(got) => {
             faults::at(Step::AnswerCame);
