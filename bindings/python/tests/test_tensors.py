@@ -79,6 +79,19 @@ class Whose(Case):
                 self.assertEqual(stream.counts()["gathered"], 0)
                 self.is_whole(stream)
 
+    def test_tensors_of_two_lengths_by_turns_lie_in_one_piece_on_each_path(self):
+        for path in "mapped", "staged":
+            with self.subTest(path):
+                stream, there = self.pair("memfd:1M", path=path)
+                work = lambda: [there.sendall(bytes(5000 + 16)) for _ in range(200)]
+                with self.thread(work):
+                    for length in [5000, 16] * 200:
+                        tensor = stream.receive_tensor(length, "uint8", framework="memlane", timeout=LIMIT)
+                        self.assertIsNotNone(tensor.offset)
+                        del tensor
+                self.assertEqual(stream.counts()["gathered"], 0)
+                self.is_whole(stream)
+
     def test_any_thread_may_drop_the_last_one(self):
         stream, tensor = self.received(b"abcdef", 6, "uint8")
         box = [memoryview(tensor)]

@@ -333,6 +333,8 @@ impl Stream {
     /// Hands out what has got into the region by now, and has the next bytes come meanwhile.
     fn receive_late(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
         let mut whole = self.hand_out(fragments);
+        // What is handed out, and what is under way, count for what was asked for.
+        self.limit = self.limit.saturating_sub(whole + self.coming.bytes());
         let came = self.take_late();
         // Whoever waits next is woken by what gets there from here on.
         if let Some(late) = self.way.late() {
@@ -362,8 +364,6 @@ impl Stream {
             return end;
         }
         let is_full = |late: &dyn Late| late.is_full() || late.failed().is_some();
-        // What is under way counts for what was asked for.
-        self.limit = self.limit.saturating_sub(self.coming.bytes());
         self.full = self.limit == 0 || self.way.late().is_some_and(is_full);
         if self.full {
             return Err(ReceiveError::WouldBlock);
