@@ -141,6 +141,19 @@ impl Region {
         mem::map_shared(fd.raw(), at, len, true)
     }
 
+    /// Maps `len` bytes from `at` of memory that several machines share: a file, or a device's memory, that an agent handed over.
+    /// Nothing seals such memory: whoever may shorten the file can end this process by SIGBUS. Only the machine's root, and the
+    /// owner of the file, can. Whoever asks for it unmaps it.
+    pub fn window(fd: &Fd, at: u64, len: usize) -> Result<NonNull<u8>> {
+        let size = memlane_sys::fd::stat(fd.raw())?.size;
+        let end = at.checked_add(len as u64).ok_or(Errno::INVAL)?;
+        if len == 0 || end > size || !at.is_multiple_of(mem::PAGE as u64) {
+            return Err(Errno::INVAL);
+        }
+        let at = usize::try_from(at).map_err(|_| Errno::INVAL)?;
+        mem::map_shared(fd.raw(), at, len, true)
+    }
+
     fn attach_kind(fd: &Fd, len: usize, writable: bool) -> Result<Region> {
         Region::vet(fd, len)?;
         Region::map(fd, len, writable)

@@ -31,6 +31,8 @@ pub(super) struct Board {
     pub(super) sleeper: SleeperCell,
     /// Our end of its bell; 0: none.
     pub(super) bell: AtomicI32,
+    /// 1: its senders run on another machine, whose clock and CPUs are others. Written before `base`.
+    pub(super) is_across: AtomicU32,
     /// 1: the descriptors that the peer gets are still open here. Written under the groups' lock.
     pub(super) is_to_arrive: AtomicU32,
     pub(super) conns: [AtomicPtr<Conn>; SLOTS],
@@ -46,6 +48,7 @@ pub(super) static BOARDS: [Board; CHUNKS] = [const {
         hot: AtomicU32::new(0),
         sleeper: SleeperCell::new(),
         bell: AtomicI32::new(0),
+        is_across: AtomicU32::new(0),
         is_to_arrive: AtomicU32::new(0),
         conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
         shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
@@ -388,6 +391,9 @@ pub fn looking(now: u64) {
 }
 
 fn show_looking(board: &Board, now: u64) {
+    if board.is_across.load(Ordering::Relaxed) != 0 {
+        return; // to its senders, this clock says nothing
+    }
     if let Some(ready) = ready_words(board) {
         ready.looked.store(now, Ordering::Relaxed);
     }

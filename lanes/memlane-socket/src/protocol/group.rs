@@ -13,12 +13,15 @@
     clippy::cast_sign_loss
 )]
 
+mod across;
 mod line;
 
+pub use across::{decline, is_across, meet};
 pub use line::{Line, Owed, any_speaks, lines_with_news};
 
 use crate::config::RING_OF_MANY;
 use crate::faults::{self, Step};
+use crate::protocol::agent::Across;
 use crate::protocol::board::{self, BOARD_HIGH, BOARDS};
 use crate::protocol::wire;
 use crate::state::conn::{Conn, Dmb, SharedState};
@@ -57,6 +60,8 @@ struct Group {
     idle_since: u64,
     /// The life line to that process: it ends with the process.
     line: Line,
+    /// Where the chunks of both lie, if the process runs on another machine.
+    across: Option<Across>,
     /// The address that it listens on, if it is a server that takes Proposals by mail …
     serves: Addr,
     /// … and the name of its mailbox; length 0: not known.
@@ -71,6 +76,7 @@ impl Group {
         conns: 0,
         idle_since: 0,
         line: Line::NONE,
+        across: None,
         serves: Addr {
             ip: [0; 16],
             port: 0,
@@ -112,12 +118,16 @@ impl OwnChunk {
 #[derive(Debug)]
 struct PeerChunk {
     group: u32,
+    /// The peer's name of it; [`NOT_TOLD`]: the agent has shown it, and the peer has not named it yet.
     id: u32,
     ring_size: u32,
     base: Option<NonNull<u8>>,
     /// How this process rings its bell: a place in `state::process::bells`, +1; 0: not at all.
     bell: u32,
 }
+
+/// No chunk has this name: a chunk's number is below [`CHUNKS`].
+const NOT_TOLD: u32 = u32::MAX;
 
 struct Tables {
     groups: UnsafeCell<[Group; GROUPS]>,
@@ -341,6 +351,7 @@ fn sweep(locked: &mut Locked<'_>) {
 }
 
 fn drop_group(locked: &mut Locked<'_>, group: u32) {
+    let was_across = locked.groups()[group as usize].across;
     locked.groups()[group as usize].line.end();
     locked.groups()[group as usize] = Group::NONE;
     for (i, chunk) in locked.own().iter_mut().enumerate() {
@@ -367,6 +378,9 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
             unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
             chunk.ring_size = 0;
         }
+    }
+    if let Some(across) = was_across {
+        across::part(&across);
     }
 }
 
@@ -449,11 +463,10 @@ fn is_read_elsewhere(chunk: usize, slot: u32) -> bool {
 }
 
 fn new_chunk(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<u32, Reason> {
-    let i = locked
-        .own()
-        .iter()
-        .position(|c| c.ring_size == 0)
-        .ok_or(Reason::MAX_DMB)?;
+    if is_across(locked, group) {
+        return Err(Reason::MAX_DMB); // the agent allots one
+    }
+    let i = free_chunk(locked).ok_or(Reason::MAX_DMB)?;
     let ring_size = new_ring_size(locked, group);
     let mut region = Region::create(c"memlane-dmb", layout::chunk_len(ring_size as usize), false)
         .map_err(|_| Reason::MEMORY)?;
@@ -465,13 +478,9 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<u3
         unsafe { mem::unmap(base, len) };
         return Err(Reason::MEMORY);
     }
-    // SAFETY: a page-aligned fresh mapping, larger than the header, zeroed.
-    let header = unsafe { base.cast::<ChunkHeader>().as_ref() };
-    header.ring_size.store(ring_size, Ordering::Relaxed);
-    let version = faults::chunk_version(LAYOUT_VERSION);
-    header.version.store(version, Ordering::Relaxed);
-    header.magic.store(CHUNK_MAGIC, Ordering::Release);
+    write_header(base, ring_size);
     BOARDS[i].sleeper.set(Sleeper::NOBODY);
+    BOARDS[i].is_across.store(0, Ordering::Relaxed);
     let their_bell = new_bell(locked, i, sleeper);
     locked.own()[i] = OwnChunk {
         group,
@@ -480,12 +489,32 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<u3
         their_bell,
         ..OwnChunk::NONE
     };
-    BOARDS[i].ring_size.store(ring_size, Ordering::Relaxed);
     BOARDS[i].is_to_arrive.store(1, Ordering::Relaxed);
-    BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
-    BOARD_HIGH.fetch_max(i as u32 + 1, Ordering::AcqRel);
+    show_chunk(i, base, ring_size);
     faults::at(Step::ChunkMade);
     Ok(i as u32)
+}
+
+/// The number of a chunk of ours that is not in use.
+fn free_chunk(locked: &mut Locked<'_>) -> Option<usize> {
+    locked.own().iter().position(|c| c.ring_size == 0)
+}
+
+/// Writes the header of a new chunk, which is a page-aligned mapping of zeros that nobody else uses yet.
+fn write_header(base: NonNull<u8>, ring_size: u32) {
+    // SAFETY: mapped, aligned, larger than the header; atomics only.
+    let header = unsafe { base.cast::<ChunkHeader>().as_ref() };
+    header.ring_size.store(ring_size, Ordering::Relaxed);
+    let version = faults::chunk_version(LAYOUT_VERSION);
+    header.version.store(version, Ordering::Relaxed);
+    header.magic.store(CHUNK_MAGIC, Ordering::Release);
+}
+
+/// Puts a chunk of ours on its board, for threads that hold no lock.
+fn show_chunk(i: usize, base: NonNull<u8>, ring_size: u32) {
+    BOARDS[i].ring_size.store(ring_size, Ordering::Relaxed);
+    BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
+    BOARD_HIGH.fetch_max(i as u32 + 1, Ordering::AcqRel);
 }
 
 /// Makes the bell of chunk `i`, which wakes this sleeper. Returns the sender's end; 0: there is no bell.
@@ -715,7 +744,7 @@ pub fn attach(
         .peers()
         .iter()
         .position(|c| c.base.is_some() && c.group == group && c.id == told.chunk);
-    let at = match (known, file) {
+    let at = match (known.or_else(|| across::adopt(locked, group, told)), file) {
         (Some(at), _) => at,
         (None, Some(file)) => attach_chunk(locked, group, told, file, bell)?,
         (None, None) => return Err(Reason::MEMORY),
@@ -768,9 +797,7 @@ fn attach_chunk(
     let region = Region::attach(file, len).map_err(|_| Reason::MEMORY)?;
     // SAFETY: a page-aligned mapping larger than the header; atomics only.
     let header = unsafe { &*region.bytes().as_ptr().cast::<ChunkHeader>() };
-    if header.magic.load(Ordering::Acquire) != CHUNK_MAGIC
-        || header.version.load(Ordering::Relaxed) != faults::chunk_version(LAYOUT_VERSION)
-    {
+    if !is_ours_to_read(header) {
         return Err(Reason::RELEASE);
     }
     let bell = bell.map_or(0, process::keep_bell);
@@ -787,6 +814,12 @@ fn attach_chunk(
         bell,
     };
     Ok(at)
+}
+
+/// Does a peer's chunk have the layout of this release?
+fn is_ours_to_read(header: &ChunkHeader) -> bool {
+    header.magic.load(Ordering::Acquire) == CHUNK_MAGIC
+        && header.version.load(Ordering::Relaxed) == faults::chunk_version(LAYOUT_VERSION)
 }
 
 /// Tells the receiver that this sender will never touch its DMB again.

@@ -260,6 +260,8 @@ pub struct Handshake {
     pub peer_gid: u64,
     /// The peer's process id, from the kernel.
     pub peer_pid: i32,
+    /// The peer runs on another machine.
+    pub is_across: bool,
     /// The peer's user id, from the kernel.
     pub peer_uid: u32,
     /// The EID that both sides share, if one is required.
@@ -316,6 +318,7 @@ impl Handshake {
         peer_name_len: 0,
         peer_gid: 0,
         peer_pid: 0,
+        is_across: false,
         peer_uid: 0,
         eid: None,
         peer_features: 0,
@@ -452,6 +455,9 @@ pub const SEEN_LARGE: u32 = 128;
 pub const SEEN_BELL: u32 = 256;
 /// Bit of `Conn::seen`: the program has set `TCP_INQ` (see `calls::inq`).
 pub const SEEN_INQ: u32 = 512;
+/// Flag: the peer runs on another machine. No futex wakes it, and its clock and the numbers of its CPUs are others. Set before
+/// the lane opens.
+pub const SEEN_ACROSS: u32 = 1024;
 /// Bit of `Conn::seen`: the connection has carried data, so it is established.
 pub const SEEN_DATA: u32 = 2;
 
@@ -510,6 +516,12 @@ impl Conn {
     /// Must a call with these flags (`MSG_*`) not block?
     pub fn must_not_block(&self, flags: i32) -> bool {
         self.is_nonblock() || flags & libc::MSG_DONTWAIT != 0
+    }
+
+    /// Does the peer run on another machine ([`SEEN_ACROSS`])?
+    #[inline(always)]
+    pub fn is_across(&self) -> bool {
+        self.seen.load(Ordering::Relaxed) & SEEN_ACROSS != 0
     }
 
     /// Does the program use this socket in non-blocking mode?

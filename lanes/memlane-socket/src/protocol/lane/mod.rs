@@ -138,10 +138,19 @@ pub fn wake(conn: &Conn) {
         .rx
         .0
         .rx_cpu
-        .store(crate::state::spin::cpu_mark(), Ordering::Relaxed);
+        .store(cpu_mark_for(conn), Ordering::Relaxed);
     show_parked(conn, false);
     shared.rx_gate.set(RxMode::Hot);
     naps::tell_sender(words);
+}
+
+/// The CPU that this thread runs on, as the peer of a connection is told; 0, "not known", for one on another machine.
+fn cpu_mark_for(conn: &Conn) -> u32 {
+    if conn.is_across() {
+        0
+    } else {
+        crate::state::spin::cpu_mark()
+    }
 }
 
 /// What a sender must do after publishing, for who waits for this connection: `WANT_READY`, `WANT_BELL` or nothing.

@@ -12,7 +12,7 @@ use crate::state::conn::{Conn, Dmb, RxMode};
 use crate::state::guard::lock_rx;
 use crate::state::process::{self, PROCESS};
 use crate::state::spin;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use memlane_core::layout::{ASLEEP, AWAKE};
 use memlane_core::nap::Nap;
 use memlane_core::ring::{ParkCheck, Rx};
@@ -30,7 +30,8 @@ const READ_US: u64 = 10_000;
 #[cold]
 pub(super) fn until_bytes(conn: &Conn) -> bool {
     let shared = conn.shared().procs.load(Ordering::Relaxed) > 1;
-    if shared || conn.rx_mode() != RxMode::Hot || !conn.naps.is_due() || has_time_limit(conn) {
+    let is_hot = conn.rx_mode() == RxMode::Hot;
+    if shared || !is_hot || conn.is_across() || !conn.naps.is_due() || has_time_limit(conn) {
         return false;
     }
     let Some(words) = conn.rx_lane().map(|lane| lane.words) else {
@@ -123,13 +124,18 @@ pub(super) fn end_own(words: &Dmb) {
 }
 
 /// Naps until the receiver has read up to `target`, for at most `us` microseconds. `has_room` tells whether it has done so by
-/// now. Returns whether time is up.
+/// now. Returns whether time is up. Nobody on another machine (`is_across`) can wake this thread: it sleeps for all of `us`.
 pub(super) fn until_room(
     words: &Dmb,
+    is_across: bool,
     target: u64,
     us: u64,
     has_room: impl FnOnce() -> bool,
 ) -> bool {
+    if is_across {
+        let alone = Nap::<Cpu>(AtomicU32::new(ASLEEP));
+        return !has_room() && !sleep(&alone, us);
+    }
     let waits = &words.waits.0;
     waits.room_at.store(target, Ordering::Relaxed);
     waits.nap.lie_down();
@@ -184,15 +190,29 @@ mod tests {
         let l = looped();
         let words = l.conn.tx_lane().unwrap().words;
         std::thread::scope(|scope| {
-            let sender = scope.spawn(|| until_room(words, 100, LONG_US, || false));
+            let sender = scope.spawn(|| until_room(words, false, 100, LONG_US, || false));
             until_asleep(&words.waits.0.nap);
             wake_sender(words, 99);
             assert_eq!(words.waits.0.nap.0.load(Ordering::Relaxed), ASLEEP);
             wake_sender(words, 100);
             assert!(!sender.join().unwrap(), "time was not up");
         });
-        assert!(until_room(words, 100, 1_000, || false), "nobody wakes it");
-        assert!(!until_room(words, 100, LONG_US, || true), "there is room");
+        let (here, across) = (false, true);
+        assert!(
+            until_room(words, here, 100, 1_000, || false),
+            "nobody wakes it"
+        );
+        assert!(
+            !until_room(words, here, 100, LONG_US, || true),
+            "there is room"
+        );
+        assert!(until_room(words, across, 100, 1_000, || false));
+        assert!(!until_room(words, across, 100, LONG_US, || true));
+        assert_eq!(
+            words.waits.0.nap.0.load(Ordering::Relaxed),
+            AWAKE,
+            "no peer is told"
+        );
         process::forget(l.fd);
     }
 

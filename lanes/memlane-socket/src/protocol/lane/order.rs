@@ -57,6 +57,9 @@ pub(super) fn is_away(conn: &Conn, tx: &mut Tx, words: &Dmb, now: u64) -> Result
     if ready.is_asleep() {
         return Ok(false); // the bell wakes it, and has its position among the kernel's news
     }
+    if conn.is_across() {
+        return Ok(false); // it does not say when it looked
+    }
     let looked = ready.looked.load(Ordering::Relaxed);
     let away = AWAY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
     if looked == 0 || now.saturating_sub(looked) < away {
@@ -100,6 +103,8 @@ pub(super) fn will_be_ready(conn: &Conn, words: &Dmb, now: u64) -> Since {
 
 fn tell(conn: &Conn, words: &Dmb, since: u64) {
     conn.tx_ready_since.store(since, Ordering::Relaxed);
+    // To a receiver on another machine, this clock says nothing.
+    let since = if conn.is_across() { 0 } else { since };
     words.sent.0.ready_since.store(since, Ordering::Relaxed);
 }
 

@@ -709,6 +709,9 @@ pub fn is_peer_here(conn: &Conn) -> bool {
     let Some(LaneView { words, .. }) = conn.rx_lane() else {
         return false;
     };
+    if conn.is_across() {
+        return false;
+    }
     let mine = spin::cpu_mark();
     // The sender reads this cache line with every message, so it is written only when the CPU has changed.
     if words.rx.0.rx_cpu.load(Ordering::Relaxed) != mine {

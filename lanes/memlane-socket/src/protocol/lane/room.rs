@@ -349,8 +349,8 @@ fn nap_for_room(conn: &Conn, words: &Dmb, target: u64) -> Waited {
             return Waited::TimeUp;
         }
         let look_again = || has_room(words, target) || conn.tx_mode() != TxMode::Open;
-        if naps::until_room(words, target & !TO_WAKE, lengths.next_us(), look_again)
-            && has_peer_ended(conn)
+        let (target, us) = (target & !TO_WAKE, lengths.next_us());
+        if naps::until_room(words, conn.is_across(), target, us, look_again) && has_peer_ended(conn)
         {
             return Waited::News;
         }

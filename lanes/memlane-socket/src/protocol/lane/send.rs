@@ -1,7 +1,7 @@
 //! Sending: into the peer's ring, or by TCP where the ring cannot be used.
 
 use super::room::{self, Waited};
-use super::{copying, misbehaved, naps, order, outbox};
+use super::{copying, cpu_mark_for, misbehaved, naps, order, outbox};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::real;
@@ -11,7 +11,6 @@ use crate::state::guard::{TxGuard, lock_tx};
 use crate::state::large;
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
-use crate::state::spin;
 use crate::state::thread;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
@@ -497,7 +496,7 @@ fn publish_by(conn: &Conn, words: &Dmb, n: usize, now: impl Fn() -> u64, commit:
             .sent
             .0
             .tx_cpu
-            .store(spin::cpu_mark(), Ordering::Relaxed);
+            .store(cpu_mark_for(conn), Ordering::Relaxed);
     }
     crate::state::stats::add_tx_ring(conn, n as u64);
 }
@@ -516,7 +515,7 @@ fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended:
             .sent
             .0
             .tx_cpu
-            .store(spin::cpu_mark(), Ordering::Relaxed);
+            .store(cpu_mark_for(conn), Ordering::Relaxed);
         let flight = shared.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
         let size = ring.len();
         let window = held.window(size);

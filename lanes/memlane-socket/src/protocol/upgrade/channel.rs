@@ -3,7 +3,7 @@
 use super::messages::{Sent, To, own_message, send, stop_waiting};
 use super::{accepted, answer, came, confirmed, introduction, mail, proposed, refuse};
 use crate::faults::{self, Step};
-use crate::protocol::agent::{Answer, Outcome, Refusal};
+use crate::protocol::agent::{Across, Answer, Outcome, Refusal};
 use crate::protocol::group;
 use crate::protocol::wire::{self, Message, MessageKind};
 use crate::state::conn::{Handshake, Role, Stage};
@@ -30,22 +30,36 @@ pub(super) fn drain() {
 }
 
 fn answered(answer: &Answer, mut got: Received) {
+    let taken = take(answer, &mut got);
+    if let (Outcome::Across(told), false) = (&answer.outcome, taken)
+        && let Some(mut locked) = group::lock()
+    {
+        group::decline(&mut locked, told);
+    }
+}
+
+/// Hands an answer to the connection that it is for. `false`: that does not wait for it any more.
+fn take(answer: &Answer, got: &mut Received) -> bool {
     let Some(conn) = process::conn_by_id(answer.id) else {
-        return;
+        return false;
     };
     let Some(_held) = conn.hs_lock.lock() else {
-        return;
+        return false;
     };
     // SAFETY: hs_lock is held.
     let hs = unsafe { &mut *conn.hs.get() };
     if hs.stage != Stage::Asking {
-        return;
+        return false;
     }
     let done = match (answer.outcome, got.fds[0].take()) {
         (Outcome::Meet { peer }, Some(end)) => met(&conn, hs, peer, end),
-        (Outcome::Meet { .. }, None) => introduction::again(&conn, hs, Reason::AGENT),
-        // No region is mapped yet.
-        (Outcome::Across(_), _) => Err(Reason::NO_DEVICE),
+        (Outcome::Across(told), Some(end)) => met_across(&told, got).and_then(|()| {
+            hs.is_across = true;
+            met(&conn, hs, told.peer, end)
+        }),
+        (Outcome::Meet { .. } | Outcome::Across(_), None) => {
+            introduction::again(&conn, hs, Reason::AGENT)
+        }
         (Outcome::Refuse(Refusal::Nobody), _) => introduction::again(&conn, hs, Reason::NO_MATCH),
         (Outcome::Refuse(Refusal::Busy | Refusal::NotSeen), _) => {
             introduction::again(&conn, hs, Reason::AGENT)
@@ -62,6 +76,19 @@ fn answered(answer: &Answer, mut got: Received) {
         _ => 0,
     };
     conn.hs_due.store(due, Ordering::Relaxed);
+    true
+}
+
+/// The other end is on another machine: maps what the two processes share. Behind the channel come the region and perhaps a
+/// life line.
+fn met_across(told: &Across, got: &mut Received) -> Result<(), Reason> {
+    let region = got.fds[1].take().ok_or(Reason::AGENT)?;
+    let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
+    let met = group::meet(&mut locked, told, &region, got.fds[2].take());
+    if met.is_err() {
+        group::decline(&mut locked, told);
+    }
+    met
 }
 
 /// The channel to the other end is there.

@@ -243,6 +243,9 @@ pub(super) fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received, lin
     hs.peer_gid = m.gid;
     hs.peer_pid = got.cred.pid;
     hs.peer_uid = got.cred.uid;
+    if hs.is_across {
+        hs.peer_pid = 0; // the agent's, which has passed the message on
+    }
     hs.peer_features = m.features;
     hs.line = line.map_or(0, |group| group + 1);
     if let Some(from) = &got.from {

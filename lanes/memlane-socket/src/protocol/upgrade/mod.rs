@@ -55,7 +55,7 @@ use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::lane::copying;
 use crate::protocol::wire::{self, Malformed, Message, MessageKind};
 use crate::state::conn::{
-    Conn, Handshake, Role, RxMode, SEEN_SELF, SEEN_TUPLE, SharedState, Stage, TxMode,
+    Conn, Handshake, Role, RxMode, SEEN_ACROSS, SEEN_SELF, SEEN_TUPLE, SharedState, Stage, TxMode,
 };
 use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
@@ -478,8 +478,12 @@ fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason> {
-    if conn.given_size.load(Ordering::Relaxed) != 0 && hs.peer_features & wire::OWN_RINGS == 0 {
+    let has_own_ring = conn.given_size.load(Ordering::Relaxed) != 0;
+    if has_own_ring && hs.peer_features & wire::OWN_RINGS == 0 {
         return Err(Reason::RELEASE); // the peer of that release would write into the chunk
+    }
+    if hs.is_across && (has_own_ring || m.own_ring != 0) {
+        return Err(Reason::NO_DEVICE); // no file goes to another machine
     }
     if !memory::allows(memory::BEGINNING) {
         return Err(Reason::MEMORY);
@@ -574,7 +578,9 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     if copying::agreed(hs.peer_features)[0] {
         copying::start(conn, m.token)?;
     }
-    if hs.by_channel() {
+    if hs.is_across {
+        conn.seen.fetch_or(SEEN_ACROSS, Ordering::Relaxed);
+    } else if hs.by_channel() {
         conn.cost.begin(hs.group - 1);
     }
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
