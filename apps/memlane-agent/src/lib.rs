@@ -13,6 +13,7 @@
 //! | [`pairs`] | which two sockets are the ends of one connection |
 //! | [`party`] | what the processes of one container may ask |
 //! | [`folder`] | which directories of a folder are domains |
+//! | [`across`] | processes of other machines |
 //! | [`server`] | the agent's sockets |
 //!
 //! ```no_run
@@ -27,6 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod across;
 pub mod bpf;
 pub mod folder;
 pub mod kernel;

@@ -25,14 +25,14 @@ pub struct Asker {
 
 /// What a connection is known by: the sequence numbers of the first byte in each direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Key {
+pub struct Key {
     from_client: u32,
     from_server: u32,
 }
 
 impl Key {
     /// The connecting end counts its SYN among the bytes that were acknowledged, so its own number is one too low.
-    fn of(socket: &Record, role: Role) -> Key {
+    pub fn of(socket: &Record, role: Role) -> Key {
         match role {
             Role::Connected => Key {
                 from_client: socket.sends_from.wrapping_add(1),
@@ -42,6 +42,20 @@ impl Key {
                 from_client: socket.receives_from,
                 from_server: socket.sends_from,
             },
+        }
+    }
+
+    /// Both numbers in one word.
+    pub(crate) fn as_word(self) -> u64 {
+        u64::from(self.from_client) << 32 | u64::from(self.from_server)
+    }
+
+    /// From such a word.
+    pub(crate) fn from_word(word: u64) -> Key {
+        let half = |n: u64| u32::try_from(n & 0xffff_ffff).unwrap_or(0);
+        Key {
+            from_client: half(word >> 32),
+            from_server: half(word),
         }
     }
 }
@@ -140,6 +154,28 @@ impl Pairs {
                 judge(&this, &other)
             }
             Some(Known::Closed) => Verdict::Forged(None),
+        }
+    }
+
+    /// Who waits at this end of a connection, and whether its network is one of root's. `None`: nobody does.
+    pub fn waiting(&self, key: Key, role: Role) -> Option<(Asker, bool)> {
+        match self.known.get(&key)? {
+            Known::One(waiter) if waiter.role == role => Some((waiter.asker, waiter.is_roots())),
+            _ => None,
+        }
+    }
+
+    /// Whoever waits at this end of a connection meets a process of another machine, or is refused by one: nobody else is let in.
+    pub fn close(&mut self, key: Key, role: Role) -> Option<Asker> {
+        let (asker, _) = self.waiting(key, role)?;
+        self.known.insert(key, Known::Closed);
+        Some(asker)
+    }
+
+    /// Lets the ends of a connection ask again, of which nobody has met.
+    pub fn reopen(&mut self, key: Key) {
+        if matches!(self.known.get(&key), Some(Known::Closed)) {
+            self.known.remove(&key);
         }
     }
 

@@ -1,10 +1,17 @@
 //! The agent's sockets: who asks, what is looked at for him, and the ends of channels that are handed out.
 
+use crate::across::extents::Lifetime;
+use crate::across::participants::{Identity, JoinError};
+use crate::across::region::Region;
+use crate::across::relay::{Act, Party, Relay, Tally};
+use crate::across::{Across, CHANNEL};
 use crate::folder::{Content, Folder, Member};
 use crate::kernel::{Looker, Record};
-use crate::pairs::{Asker, Pairs, Verdict};
+use crate::pairs::{Asker, Key, Pairs, Verdict};
 use crate::party::{self, Parties, party_of};
-use memlane_socket::protocol::agent::{Answer, LEN, Outcome, Question, Refusal, SOCKET};
+use memlane_socket::protocol::agent::{
+    Answer, LEN, Outcome, Parting, Question, Refusal, Role, SOCKET,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode};
@@ -55,6 +62,9 @@ pub struct Counts {
     pub forged: u64,
     /// Questions refused because too many wait.
     pub busy: u64,
+    /// Questions refused because all memory that is shared with other machines is in use.
+    #[serde(default)]
+    pub no_memory: u64,
     /// Processes that were sent away: too many of one party, or messages that are none.
     pub sent_away: u64,
 }
@@ -116,6 +126,8 @@ struct Process {
     domain: u64,
     /// Its name in answers to others.
     name: u64,
+    /// Which process it is. `None`: it is gone already.
+    lifetime: Option<Lifetime>,
     party: String,
     /// It has asked all that its party may: it is heard again at this time.
     paused: Option<Instant>,
@@ -130,6 +142,8 @@ pub struct Agent {
     news: Vec<News>,
     processes: HashMap<u64, Process>,
     parties: Parties,
+    /// What it has of other machines.
+    across: Option<Across>,
     next: u64,
     counts: Counts,
 }
@@ -155,9 +169,38 @@ impl Agent {
             news: Vec::new(),
             processes: HashMap::new(),
             parties: Parties::default(),
+            across: None,
             next: FIRST_PROCESS,
             counts: Counts::default(),
         })
+    }
+
+    /// Introduces the processes of a domain to those of other machines, too, which have the same region mapped. Everybody who
+    /// has the region can read and write all of it, so it belongs to one domain.
+    ///
+    /// # Errors
+    /// The machine cannot take part.
+    ///
+    /// # Panics
+    /// If the domain is not served, or if it has a region.
+    pub fn share(
+        &mut self,
+        directory: &Path,
+        region: Region,
+        identity: Identity,
+    ) -> Result<(), JoinError> {
+        let served = |(_, domain): &(&u64, &Domain)| domain.directory == directory;
+        let (&number, _) = self.domains.iter().find(served).expect("it is served");
+        assert!(self.across.is_none(), "an agent has one region");
+        let random = Box::new(|| random_name().unwrap_or(1));
+        let relay = Relay::join(region, identity, random, Instant::now())?;
+        self.across = Some(Across::new(number, relay));
+        Ok(())
+    }
+
+    /// What it has done with other machines. `None`: it shares no region.
+    pub fn tally(&self) -> Option<Tally> {
+        self.across.as_ref().map(Across::tally)
     }
 
     /// Serves a domain: makes the directory, if it is not there, and the socket in it.
@@ -336,12 +379,14 @@ impl Agent {
             match data.u64() {
                 FOLDER => self.compare_with_folder()?,
                 domain if domain < FOLDER => self.accept(domain),
+                channel if channel & CHANNEL != 0 => self.hear_channel(channel & !CHANNEL),
                 process if flags.contains(EventFlags::IN) => self.hear(process),
                 process => self.forget(process),
             }
         }
         let now = Instant::now();
         self.end_what_is_over(now);
+        self.look_across(now);
         let again = self.members.as_ref().and_then(|members| members.again);
         match again.is_some_and(|at| at <= now) {
             true => self.compare_with_folder(),
@@ -356,9 +401,11 @@ impl Agent {
         let rests = self.domains.values().filter_map(|d| d.rests);
         let pauses = self.processes.values().filter_map(|p| p.paused);
         let again = self.members.as_ref().and_then(|members| members.again);
+        let mail = self.across.as_ref().map(|across| across.relay.next());
         ends.chain(rests)
             .chain(pauses)
             .chain(again)
+            .chain(mail)
             .min()
             .map_or(Duration::MAX, |at| at.saturating_duration_since(now))
     }
@@ -441,6 +488,7 @@ impl Agent {
             process,
             domain,
             name,
+            lifetime: Lifetime::of(who.pid.as_raw_nonzero().get()),
             party,
             paused: None,
         };
@@ -453,6 +501,10 @@ impl Agent {
         if let Some(gone) = self.processes.remove(&number) {
             self.parties.leave(&gone.party);
         }
+        if let Some(across) = &mut self.across {
+            across.relay.process_gone(number);
+        }
+        self.act();
     }
 
     /// Stops to hear a process until `until`, or hears it again.
@@ -481,14 +533,20 @@ impl Agent {
         if granted == 0 {
             return self.pause(number, Some(now + party::PAUSE));
         }
-        let mut questions = Vec::with_capacity(TOGETHER);
-        let over = read_questions(&process.socket, granted as usize, &mut questions);
+        let (mut questions, mut partings) = (Vec::with_capacity(TOGETHER), Vec::new());
+        let over = read(
+            &process.socket,
+            granted as usize,
+            &mut questions,
+            &mut partings,
+        );
         self.parties
             .give_back(&process.party, granted - count(questions.len()));
         self.counts.questions += questions.len() as u64;
         for (question, seen) in self.look(number, &questions) {
             self.judge(number, &question, seen, now);
         }
+        self.part(number, &partings);
         match over {
             Over::NotYet => {}
             Over::Gone => self.forget(number),
@@ -539,7 +597,7 @@ impl Agent {
             return;
         };
         match domain.pairs.ask(asker, question.role, &socket, now) {
-            Verdict::Wait => {}
+            Verdict::Wait => self.ask_across(number, question.role, &socket, now),
             Verdict::Meet(other) => self.introduce(asker, other),
             Verdict::NotEstablished => self.refuse(asker, Refusal::NotSeen),
             Verdict::Full => self.refuse(asker, Refusal::Busy),
@@ -567,7 +625,7 @@ impl Agent {
         // If one does not get its end, the other sees that the channel has ended.
         let told = [(one, other, for_one), (other, one, for_other)].map(|(asker, peer, end)| {
             let peer = self.processes.get(&peer.process).map_or(0, |p| p.name);
-            peer != 0 && self.answer(asker, Outcome::Meet { peer }, Some(end.as_fd()))
+            peer != 0 && self.answer(asker, Outcome::Meet { peer }, &[end.as_fd()])
         });
         self.counts.met += u64::from(told == [true, true]);
     }
@@ -579,13 +637,14 @@ impl Agent {
             Refusal::Untrusted => &mut self.counts.untrusted,
             Refusal::Forged => &mut self.counts.forged,
             Refusal::Busy => &mut self.counts.busy,
+            Refusal::NoMemory => &mut self.counts.no_memory,
         };
         *count += 1;
-        self.answer(asker, Outcome::Refuse(why), None);
+        self.answer(asker, Outcome::Refuse(why), &[]);
     }
 
     /// Sends an answer. `false`: the asker is gone, or does not read what he is told.
-    fn answer(&self, asker: Asker, outcome: Outcome, end: Option<BorrowedFd<'_>>) -> bool {
+    fn answer(&self, asker: Asker, outcome: Outcome, given: &[BorrowedFd<'_>]) -> bool {
         let Some(process) = self.processes.get(&asker.process) else {
             return false;
         };
@@ -594,11 +653,10 @@ impl Agent {
             outcome,
         };
         let (bytes, len) = answer.encode();
-        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let ends = end.map(|end| [end]);
-        if let Some(ends) = &ends {
-            control.push(SendAncillaryMessage::ScmRights(ends));
+        if !given.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(given));
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         rustix::net::sendmsg(
@@ -609,6 +667,117 @@ impl Agent {
         )
         .is_ok()
     }
+
+    // --- other machines -----------------------------------------------------
+
+    /// The other end of a connection has not asked here: it may be on another machine.
+    fn ask_across(&mut self, number: u64, role: Role, socket: &Record, now: Instant) {
+        let Some(party) = party_at(&self.processes, number) else {
+            return;
+        };
+        if let Some(across) = &mut self.across
+            && let Some(domain) = self.domains.get_mut(&across.domain)
+            && self
+                .processes
+                .get(&number)
+                .is_some_and(|p| p.domain == across.domain)
+        {
+            let key = Key::of(socket, role);
+            across.relay.ask(party, key, role, &mut domain.pairs, now);
+        }
+        self.act();
+    }
+
+    /// The process has let go of memory.
+    fn part(&mut self, number: u64, partings: &[Parting]) {
+        if let Some(across) = &mut self.across {
+            for &parting in partings {
+                across.relay.part(number, parting);
+            }
+        }
+        self.act();
+    }
+
+    fn hear_channel(&mut self, channel: u64) {
+        if let Some(across) = &mut self.across {
+            across.hear(channel);
+        }
+    }
+
+    /// Takes the mail of other machines.
+    fn look_across(&mut self, now: Instant) {
+        let Some(across) = &mut self.across else {
+            return;
+        };
+        // The domain of a region is served as long as the agent runs, unless its directory goes.
+        if let Some(domain) = self.domains.get_mut(&across.domain) {
+            let processes = &self.processes;
+            let parties = |number| party_at(processes, number);
+            across.turn(&mut domain.pairs, &parties, now);
+        }
+        self.act();
+    }
+
+    /// Tells programs what the other machines' agents have said.
+    fn act(&mut self) {
+        let acts = self.across.as_mut().map(Across::acts);
+        for act in acts.unwrap_or_default() {
+            match act {
+                Act::Refuse(asker, why) => self.refuse(asker, why),
+                Act::Introduce {
+                    asker,
+                    across,
+                    channel,
+                    bond,
+                    line,
+                } => {
+                    let outcome = Outcome::Across(across);
+                    self.introduce_across(asker, outcome, channel, line.then_some(bond));
+                }
+                Act::Deliver(..) | Act::EndChannel(_) | Act::EndLine(_) => {}
+            }
+        }
+    }
+
+    /// Gives an asker one end of a channel, the region, and a life line where it needs one.
+    fn introduce_across(
+        &mut self,
+        asker: Asker,
+        outcome: Outcome,
+        channel: u64,
+        bond: Option<u64>,
+    ) {
+        let Some(across) = &mut self.across else {
+            return;
+        };
+        let Ok(given) = across.give(self.epoll.as_fd(), channel, bond) else {
+            across.take_back(channel);
+            return self.refuse(asker, Refusal::Busy);
+        };
+        let line = given.line.as_ref().map(AsFd::as_fd);
+        let Some(across) = &self.across else {
+            return;
+        };
+        let ends = [given.channel.as_fd(), across.descriptor()];
+        let ends: Vec<BorrowedFd<'_>> = ends.into_iter().chain(line).collect();
+        // Who does not read what it is told would miss its life line.
+        if !self.answer(asker, outcome, &ends) {
+            if let Some(across) = &mut self.across {
+                across.take_back(channel);
+            }
+            self.forget(asker.process);
+        }
+    }
+}
+
+/// A process, as other machines' agents may know it.
+fn party_at(processes: &HashMap<u64, Process>, number: u64) -> Option<Party> {
+    let process = processes.get(&number)?;
+    Some(Party {
+        number,
+        name: process.name,
+        lifetime: process.lifetime?,
+    })
 }
 
 impl Drop for Agent {
@@ -739,20 +908,29 @@ enum Over {
     NotYet,
     /// It is gone.
     Gone,
-    /// What it sent is no question.
+    /// What it sent is neither a question nor a parting.
     Misbehaved,
 }
 
-fn read_questions(socket: &OwnedFd, most: usize, questions: &mut Vec<Question>) -> Over {
-    while questions.len() < most {
+fn read(
+    socket: &OwnedFd,
+    most: usize,
+    questions: &mut Vec<Question>,
+    partings: &mut Vec<Parting>,
+) -> Over {
+    while questions.len() + partings.len() < most {
         let mut bytes = [0u8; LEN + 1];
         // No room for descriptors: the kernel closes what a process tries to hand in.
         match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Over::Gone,
-            Ok((n, _)) => match Question::decode(&bytes[..n]) {
-                Some(question) => questions.push(question),
-                None => return Over::Misbehaved,
-            },
+            Ok((n, _)) => {
+                let message = &bytes[..n];
+                match (Question::decode(message), Parting::decode(message)) {
+                    (Some(question), _) => questions.push(question),
+                    (None, Some(parting)) => partings.push(parting),
+                    (None, None) => return Over::Misbehaved,
+                }
+            }
             Err(Errno::AGAIN | Errno::INTR) => return Over::NotYet,
             Err(_) => return Over::Gone,
         }

@@ -113,16 +113,19 @@ pub enum Refusal {
     Forged = 4,
     /// Too many questions at a time.
     Busy = 5,
+    /// The other end is on another machine, and all memory that the two share is in use.
+    NoMemory = 6,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Refusal; 5] = [
+    pub const ALL: [Refusal; 6] = [
         Refusal::Nobody,
         Refusal::NotSeen,
         Refusal::Untrusted,
         Refusal::Forged,
         Refusal::Busy,
+        Refusal::NoMemory,
     ];
 }
 

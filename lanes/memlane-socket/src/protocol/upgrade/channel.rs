@@ -61,7 +61,7 @@ fn take(answer: &Answer, got: &mut Received) -> bool {
             introduction::again(&conn, hs, Reason::AGENT)
         }
         (Outcome::Refuse(Refusal::Nobody), _) => introduction::again(&conn, hs, Reason::NO_MATCH),
-        (Outcome::Refuse(Refusal::Busy | Refusal::NotSeen), _) => {
+        (Outcome::Refuse(Refusal::Busy | Refusal::NotSeen | Refusal::NoMemory), _) => {
             introduction::again(&conn, hs, Reason::AGENT)
         }
         (Outcome::Refuse(Refusal::Untrusted), _) => Err(Reason::NOT_TRUSTED),
