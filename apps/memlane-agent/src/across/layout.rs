@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(of(16), Some((16_384, 6)));
         assert_eq!(of(64), Some((32_768, 26)));
         assert_eq!(of(256), Some((131_072, 30)));
-        assert_eq!(of(1024), Some((262_144, 61)));
+        assert_eq!(of(1024), Some((262_144, 62)));
         assert_eq!(of(1 << 20), Some((262_144, EXTENTS)));
         assert!(Division::of(REGION_LEAST).is_some());
         assert!(Division::of(REGION_LEAST - 1).is_none());

@@ -33,12 +33,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of this machine, for the agent that serves `domain`.
+    /// That of this machine, for the agent that serves `domain`. `boot_id` is read in the place of the kernel's own name for
+    /// this boot.
     ///
     /// # Errors
     /// The kernel does not tell.
-    pub fn here(domain: &Path) -> io::Result<Identity> {
-        let boot = std::fs::read_to_string(BOOT_ID)?;
+    pub fn here(domain: &Path, boot_id: Option<&Path>) -> io::Result<Identity> {
+        let boot = std::fs::read_to_string(boot_id.unwrap_or(Path::new(BOOT_ID)))?;
         let name = rustix::system::uname()
             .nodename()
             .to_string_lossy()

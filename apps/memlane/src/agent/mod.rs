@@ -1,14 +1,17 @@
 //! `memlane agent`: introduces processes of different network namespaces to each other.
 
+mod device;
 mod install;
 mod told;
 
+pub(crate) use device::{TRUST, slow};
 pub(crate) use told::{Told, metrics_of, of_domain};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use memlane_agent::across::relay::Tally;
 use memlane_agent::kernel::Looker;
 use memlane_agent::server::{Agent, Counts, News};
 use memlane_socket::config::{DEFAULT_DOMAIN, DOMAIN_LEN};
@@ -18,6 +21,7 @@ use rustix::thread::CapabilitySet;
 use crate::cli::exit::{Exit, fail};
 use crate::cli::out;
 use crate::daemon::service;
+use device::Device;
 
 /// Introduce programs of different network namespaces to each other.
 ///
@@ -39,6 +43,13 @@ pub(crate) struct Args {
     /// Serve each directory of this folder as a domain, also those that appear later, until they are gone
     #[arg(long = "domains", value_name = "FOLDER", value_parser = directory)]
     folder: Option<PathBuf>,
+    /// Introduce the domain's programs to those of other machines, too, which share this memory: the file of the host, or
+    /// ivshmem:auto in a guest. Every machine that has it can read and write all of it
+    #[arg(long, value_name = "ivshmem:PATH", value_parser = Device::parse, conflicts_with = "folder")]
+    device: Option<Device>,
+    /// A file with this boot's name: for tests
+    #[arg(long, value_name = "FILE", hide = true)]
+    boot_id: Option<PathBuf>,
     /// Print what was done each minute, and at the end
     #[arg(long)]
     verbose: bool,
@@ -47,6 +58,8 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
     Install(install::Install),
+    Machines(device::Machines),
+    Forget(device::Forget),
 }
 
 /// How often `--verbose` prints.
@@ -64,6 +77,8 @@ fn directory(text: &str) -> Result<PathBuf, String> {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match &args.verb {
         Some(Verb::Install(install)) => install::run(install),
+        Some(Verb::Machines(machines)) => device::print(machines),
+        Some(Verb::Forget(forget)) => device::forget(forget),
         None => serve(args),
     }
 }
@@ -90,9 +105,19 @@ fn serve(args: Args) -> anyhow::Result<()> {
         out::print(&format!("serves each domain in {}\n", folder.display()))?;
         print_news(&mut agent)?;
     }
+    let region = match (&args.device, domains.as_slice()) {
+        (None, _) => None,
+        (Some(device), [domain]) => {
+            let boot_id = args.boot_id.as_deref();
+            Some(device::share(&mut agent, domain, device, boot_id)?)
+        }
+        (Some(_), _) => {
+            anyhow::bail!("the memory of --device belongs to one domain: name one directory")
+        }
+    };
     let _ = keep_only_what_looking_needs();
     // An agent that cannot be asked serves all the same.
-    let teller = told::Teller::start(agent.domains(), args.folder)
+    let teller = told::Teller::start(agent.domains(), args.folder, region)
         .inspect_err(|e| {
             out::warn(&format!(
                 "memlane info and the exporter cannot ask this agent: {e}"
@@ -114,6 +139,9 @@ fn serve(args: Args) -> anyhow::Result<()> {
         let over = polled[0].revents().contains(PollFlags::IN);
         if args.verbose && (over || told.elapsed() >= MINUTE) {
             out::print(&line(&agent.counts()))?;
+            if let Some(tally) = agent.tally() {
+                out::print(&line_across(&tally))?;
+            }
             told = Instant::now();
         }
         if over {
@@ -123,7 +151,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
         agent.turn(Duration::ZERO)?;
         let is_changed = print_news(&mut agent)?;
         if let Some(teller) = &teller {
-            teller.tell(agent.counts(), is_changed.then(|| agent.domains()));
+            teller.tell(&agent, is_changed);
         }
     }
 }
@@ -169,10 +197,27 @@ fn line(counts: &Counts) -> String {
         untrusted,
         forged,
         busy,
+        no_memory,
         sent_away,
     } = counts;
     format!(
         "{processes} processes, {questions} questions, {met} connections introduced; refused: {nobody} without the other \
-         end, {not_seen} not seen, {untrusted} untrusted, {forged} forged, {busy} busy; {sent_away} processes sent away\n"
+         end, {not_seen} not seen, {untrusted} untrusted, {forged} forged, {busy} busy, {no_memory} without shared memory; {sent_away} processes sent \
+         away\n"
+    )
+}
+
+fn line_across(tally: &Tally) -> String {
+    let Tally {
+        machines,
+        met,
+        bonds,
+        extents,
+        extents_of_region,
+        no_memory: _,
+    } = tally;
+    format!(
+        "{machines} other machines, {met} connections introduced to their programs, {bonds} pairs of programs share memory, \
+         {extents} of {extents_of_region} extents\n"
     )
 }

@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memlane_agent::server::Counts;
+use memlane_agent::across::relay::Tally;
+use memlane_agent::server::{Agent, Counts};
 use memlane_observe::control::{self, Listener, NameGuard, Reply, Role};
 use prometheus_client::registry::Registry;
 use serde::{Deserialize, Serialize};
 
+use super::device::ToldRegion;
 use crate::daemon::describe::Look;
 use crate::daemon::metrics::{Value, counters, gauges, labels};
 
@@ -23,6 +25,12 @@ pub(crate) struct Told {
     pub(crate) folder: Option<PathBuf>,
     /// What it has done since it began.
     pub(crate) counts: Counts,
+    /// The memory that it shares with other machines …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) region: Option<ToldRegion>,
+    /// … and what it has done there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) across: Option<Tally>,
 }
 
 /// The agent's side: the counts that it tells next.
@@ -33,13 +41,19 @@ pub(super) struct Teller {
 
 impl Teller {
     /// Answers in the background from now on. Other users are not answered.
-    pub(super) fn start(domains: Vec<PathBuf>, folder: Option<PathBuf>) -> std::io::Result<Teller> {
+    pub(super) fn start(
+        domains: Vec<PathBuf>,
+        folder: Option<PathBuf>,
+        region: Option<ToldRegion>,
+    ) -> std::io::Result<Teller> {
         let pid = std::process::id();
         let told = Arc::new(Mutex::new(Told {
             pid,
             domains,
             folder,
             counts: Counts::default(),
+            region,
+            across: None,
         }));
         let listener = Listener::bind(Role::Agent, &pid.to_string())?;
         let shown = Arc::clone(&told);
@@ -50,12 +64,13 @@ impl Teller {
         Ok(Teller { told, _name: name })
     }
 
-    /// Tells these counts from now on, and these domains, if they have changed.
-    pub(super) fn tell(&self, counts: Counts, domains: Option<Vec<PathBuf>>) {
+    /// Tells what the agent has done up to now, and which domains it serves, if they have changed.
+    pub(super) fn tell(&self, agent: &Agent, are_domains_changed: bool) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.counts = counts;
-        if let Some(domains) = domains {
-            told.domains = domains;
+        told.counts = agent.counts();
+        told.across = agent.tally();
+        if are_domains_changed {
+            told.domains = agent.domains();
         }
     }
 }
@@ -119,7 +134,52 @@ pub(crate) fn metrics_of(agents: &[Told]) -> Registry {
         "Processes that the agent sent away: too many of one container, or messages that are none",
         each(|counts| counts.sent_away).into_iter(),
     );
+    across(&mut registry, agents);
     registry
+}
+
+/// What agents that share memory with other machines have done there.
+fn across(registry: &mut Registry, agents: &[Told]) {
+    let each = |of: fn(&Tally) -> u64| -> Vec<Value> {
+        let labelled = |told: &Told| {
+            let tally = told.across.as_ref()?;
+            Some((labels(&[("domain", &domain_label(told))], &[]), of(tally)))
+        };
+        agents.iter().filter_map(labelled).collect()
+    };
+    if agents.iter().all(|told| told.across.is_none()) {
+        return;
+    }
+    gauges(
+        registry,
+        "machines",
+        "Other machines that share memory with this one and whose agents run",
+        each(|tally| tally.machines).into_iter(),
+    );
+    counters(
+        registry,
+        "introductions_across",
+        "Connections whose ends were introduced to a program of another machine",
+        each(|tally| tally.met).into_iter(),
+    );
+    gauges(
+        registry,
+        "pairs_across",
+        "Pairs of programs of two machines that share memory",
+        each(|tally| tally.bonds).into_iter(),
+    );
+    gauges(
+        registry,
+        "extents_used",
+        "Extents of the shared memory in which programs of this machine receive",
+        each(|tally| tally.extents).into_iter(),
+    );
+    gauges(
+        registry,
+        "extents",
+        "Extents of the shared memory, for all machines",
+        each(|tally| tally.extents_of_region).into_iter(),
+    );
 }
 
 /// Empty: the agent serves none.
@@ -136,6 +196,7 @@ fn refusals(told: &Told) -> Vec<Value> {
         ("untrusted", counts.untrusted),
         ("forged", counts.forged),
         ("busy", counts.busy),
+        ("no_memory", counts.no_memory),
     ]
     .map(|(why, n)| (labels(&[("domain", &domain), ("reason", why)], &[]), n))
     .into()

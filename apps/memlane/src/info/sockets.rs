@@ -70,6 +70,14 @@ pub(super) fn look() -> Vec<Finding> {
         )
         .optional(),
     );
+    found.push(
+        Finding::new(
+            "machines",
+            "memory that virtual machines share, for programs of two machines",
+            machines(),
+        )
+        .optional(),
+    );
     found.push(Finding::new("cpus", "two CPUs: both ends at once", cpus()).optional());
     found
 }
@@ -162,6 +170,39 @@ fn served(domain: String) -> String {
             told.counts.processes, told.counts.met, told.counts.questions
         ),
         None => domain,
+    }
+}
+
+/// The memory that this machine shares with others, as the agent tells of it or as the machine shows it.
+fn machines() -> Found {
+    let domain = std::env::var("MEMLANE_DOMAIN").unwrap_or_else(|_| DEFAULT_DOMAIN.to_owned());
+    let told = agent::of_domain(Path::new(&domain));
+    if let Some(told) = told
+        && let (Some(region), Some(tally)) = (told.region, told.across)
+    {
+        let kind = region.uncached.map_or("cached".to_owned(), agent::slow);
+        return Ok(Some(format!(
+            "{} of {domain}, {}; {} other machines, {} of {} extents used here; {}",
+            region.path.display(),
+            kind,
+            tally.machines,
+            tally.extents,
+            tally.extents_of_region,
+            agent::TRUST
+        )));
+    }
+    match memlane_agent::across::region::find() {
+        Ok(path) => Err(lack(
+            format!(
+                "no agent uses {}, which other machines have, too",
+                path.display()
+            ),
+            "memlane agent --device ivshmem:auto",
+        )),
+        Err(why) => Err(lack(
+            why.to_string(),
+            "in a guest: an ivshmem-plain device; on its host: memlane agent --device ivshmem:FILE",
+        )),
     }
 }
 
