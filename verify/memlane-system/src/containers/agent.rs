@@ -11,6 +11,8 @@ use crate::harness::{Built, TempDir};
 pub struct Agent {
     child: Child,
     dir: TempDir,
+    /// A region that its machine shares with others.
+    region: Option<PathBuf>,
 }
 
 impl Agent {
@@ -23,8 +25,26 @@ impl Agent {
     /// If it fails for another reason.
     pub fn start(label: &str) -> Result<Agent, String> {
         let dir = TempDir::new(label);
-        let child = Agent::run(dir.path())?;
-        Ok(Agent { child, dir })
+        let child = Agent::run(dir.path(), None)?;
+        Ok(Agent {
+            child,
+            dir,
+            region: None,
+        })
+    }
+
+    /// Starts one whose machine shares this file with others. `Err` says why there can be none here.
+    ///
+    /// # Errors
+    /// As of `start`.
+    ///
+    /// # Panics
+    /// As `start` does.
+    pub fn start_sharing(label: &str, region: &Path) -> Result<Agent, String> {
+        let dir = TempDir::new(label);
+        let child = Agent::run(dir.path(), Some(region))?;
+        let region = Some(region.to_owned());
+        Ok(Agent { child, dir, region })
     }
 
     /// Starts one that may have this many descriptors. `Err` says why there can be none here.
@@ -36,8 +56,13 @@ impl Agent {
     /// As `start` does.
     pub fn start_with_descriptors(label: &str, most: u32) -> Result<Agent, String> {
         let dir = TempDir::new(label);
-        let child = Agent::run_under(&["prlimit", &format!("--nofile={most}")], dir.path())?;
-        Ok(Agent { child, dir })
+        let under = ["prlimit", &format!("--nofile={most}")];
+        let child = Agent::run_under(&under, dir.path(), None)?;
+        Ok(Agent {
+            child,
+            dir,
+            region: None,
+        })
     }
 
     /// Starts one where something is already: `prepare` has been given the directory of the domain.
@@ -52,16 +77,20 @@ impl Agent {
         let domain = Agent::directory_in(dir.path());
         std::fs::create_dir(&domain).expect("a new directory");
         prepare(&domain);
-        let child = Agent::run(dir.path())?;
-        Ok(Agent { child, dir })
+        let child = Agent::run(dir.path(), None)?;
+        Ok(Agent {
+            child,
+            dir,
+            region: None,
+        })
     }
 
-    fn run(dir: &Path) -> Result<Child, String> {
-        Agent::run_under(&[], dir)
+    fn run(dir: &Path, region: Option<&Path>) -> Result<Child, String> {
+        Agent::run_under(&[], dir, region)
     }
 
     /// Runs it by way of other programs, such as `prlimit`.
-    fn run_under(under: &[&str], dir: &Path) -> Result<Child, String> {
+    fn run_under(under: &[&str], dir: &Path, region: Option<&Path>) -> Result<Child, String> {
         let memlane = Built::find()
             .memlane
             .expect("`cargo build --release` first");
@@ -73,9 +102,12 @@ impl Agent {
                 command
             }
         };
+        command.arg("agent").arg(Agent::directory_in(dir));
+        if let Some(region) = region {
+            let device = format!("ivshmem:{}", region.display());
+            command.args(["--device", &device]);
+        }
         let mut child = command
-            .arg("agent")
-            .arg(Agent::directory_in(dir))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -131,7 +163,7 @@ impl Agent {
     /// # Panics
     /// If it does not start.
     pub fn restart(&mut self) {
-        self.child = Agent::run(self.dir.path()).expect("it ran before");
+        self.child = Agent::run(self.dir.path(), self.region.as_deref()).expect("it ran before");
     }
 }
 
