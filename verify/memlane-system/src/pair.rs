@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -223,6 +224,15 @@ impl End {
     /// If it can't be waited for. (It does not run longer than a minute.)
     pub fn end(&mut self) -> std::process::ExitStatus {
         self.child.wait().expect("a child")
+    }
+
+    /// Has a signal ended it?
+    ///
+    /// # Panics
+    /// If it is no child.
+    pub fn has_crashed(&mut self) -> bool {
+        let ended = self.child.try_wait().expect("a child");
+        ended.is_some_and(|status| status.signal().is_some())
     }
 
     /// Gives an order and waits for the answer.

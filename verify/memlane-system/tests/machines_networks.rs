@@ -1,54 +1,16 @@
-//! Two programs on two machines that share a region of memory. Two network namespaces with an agent each stand in for the
-//! machines, and a file for the region: the agents know nothing of each other but by the file.
+//! Two programs on two machines that share a region of memory: the lane opens, and costs nobody a byte.
 //!
-//! Needs root for the namespaces, and CAP_BPF and CAP_PERFMON for the agents.
+//! Needs root for the namespaces that stand in for machines, and CAP_BPF and CAP_PERFMON for the agents.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
-use memlane_system::blocks::skip;
-use memlane_system::containers::{Agent, Between, Networks};
-use memlane_system::harness::{TempDir, plain_only};
+use memlane_system::containers::{Between, Machines};
 use memlane_system::pair::Pair;
 
-/// Two machines, what they share, and what lies between them.
-struct Machines {
-    networks: Networks,
-    at_client: Agent,
-    at_server: Agent,
-    _dir: TempDir,
-    _region: PathBuf,
-}
-
-impl Machines {
-    /// `None`, and a word on standard error, where they cannot be.
-    fn new(test: &'static str, between: Between) -> Option<Machines> {
-        if plain_only() {
-            return None;
-        }
-        let networks = Networks::new(between).map_err(|why| skip(test, &why));
-        let dir = TempDir::new(test);
-        let region = dir.path().join("region");
-        let file = std::fs::File::create(&region).expect("a file");
-        file.set_len(64 << 20).expect("room");
-        let start = |end: &str| {
-            let agent = Agent::start_sharing(&format!("{test}-{end}"), &region);
-            agent.map_err(|why| skip(test, &why)).ok()
-        };
-        Some(Machines {
-            networks: networks.ok()?,
-            at_client: start("client")?,
-            at_server: start("server")?,
-            _dir: dir,
-            _region: region,
-        })
-    }
-
-    fn pair(&self) -> Pair {
-        let [client, server] = [&self.at_client, &self.at_server].map(Agent::directory);
-        let flags: [&[&str]; 2] = [&["--domain", &client], &["--domain", &server]];
-        Pair::between(&self.networks, flags)
-    }
-}
+/// Bytes of a region.
+const REGION: u64 = 64 << 20;
 
 /// The lane opens, and carries a lot in both directions at once.
 fn opens(pair: &mut Pair) {
@@ -65,16 +27,79 @@ fn opens(pair: &mut Pair) {
 
 #[test]
 fn the_lane_opens_between_two_machines() {
-    let Some(machines) = Machines::new("two-machines", Between::Cable) else {
-        return;
-    };
-    opens(&mut machines.pair());
+    if let Some(machines) = Machines::new("two-machines", Between::Cable, REGION) {
+        opens(&mut machines.pair());
+    }
 }
 
 #[test]
 fn the_lane_opens_where_addresses_are_translated_between_them() {
-    let Some(machines) = Machines::new("two-machines-nat", Between::Nat) else {
+    if let Some(machines) = Machines::new("two-machines-nat", Between::Nat, REGION) {
+        opens(&mut machines.pair());
+    }
+}
+
+/// The processes of an earlier pair are gone; what they had is given to later ones, many times over.
+#[test]
+fn memory_of_processes_that_are_gone_serves_others() {
+    let Some(machines) = Machines::new("many-pairs", Between::Cable, REGION) else {
         return;
     };
+    for _ in 0..40 {
+        opens(&mut machines.pair());
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_costs_nothing_and_the_next_one_introduces_again() {
+    let Some(mut machines) = Machines::new("agent-dies", Between::Cable, REGION) else {
+        return;
+    };
+    let mut before = machines.pair();
+    opens(&mut before);
+    for end in 0..2 {
+        machines.agents[end].kill();
+        before.flood(4 << 20);
+        machines.agents[end].restart();
+    }
     opens(&mut machines.pair());
+    before.flood(4 << 20);
+}
+
+/// A third machine of the domain writes nonsense over the whole region, again and again. It can spoil what is in the rings, for
+/// that is memory it may write; nobody crashes or hangs, and nothing else is disturbed.
+#[test]
+fn a_machine_that_scribbles_costs_nobody_more_than_their_connections_between_machines() {
+    let Some(machines) = Machines::new("scribbler", Between::Cable, REGION) else {
+        return;
+    };
+    let mut spoilt = machines.pair();
+    opens(&mut spoilt);
+    for (n, end) in [&mut spoilt.client, &mut spoilt.server]
+        .into_iter()
+        .enumerate()
+    {
+        end.tell(&format!("both {n} 1000000000 1000000000"));
+    }
+    let file = File::options().write(true).open(machines.region());
+    let file = file.expect("the region");
+    let mut noise = vec![0_u8; 1 << 20];
+    let (begin, mut seed) = (Instant::now(), 1_u64);
+    while begin.elapsed() < Duration::from_secs(3) {
+        for word in noise.chunks_exact_mut(8) {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            word.copy_from_slice(&seed.to_le_bytes());
+        }
+        for at in (0..REGION).step_by(noise.len()) {
+            file.write_all_at(&noise, at).expect("the region is there");
+        }
+    }
+    // What has begun is lost or not; who begins now is on TCP, and whole.
+    let mut later = machines.pair();
+    for _ in 0..50 {
+        later.flood(1 << 16);
+    }
+    for end in [&mut spoilt.client, &mut spoilt.server] {
+        assert!(!end.has_crashed());
+    }
 }
