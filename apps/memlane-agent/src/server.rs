@@ -690,9 +690,10 @@ impl Agent {
 
     /// The process has let go of memory.
     fn part(&mut self, number: u64, partings: &[Parting]) {
-        if let Some(across) = &mut self.across {
+        let party = party_at(&self.processes, number);
+        if let (Some(across), Some(party)) = (&mut self.across, party) {
             for &parting in partings {
-                across.relay.part(number, parting);
+                across.relay.part(party, parting);
             }
         }
         self.act();

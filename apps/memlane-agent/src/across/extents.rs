@@ -4,7 +4,7 @@
 //! the region and not messages, so that neither a restart nor a full ring loses them. What an agent has itself allotted it knows
 //! by itself.
 
-use super::layout::{DIED, Extent, LET_GO, NOT_TAKEN, held_by};
+use super::layout::{Extent, LET_GO, NOT_TAKEN, held_by};
 use super::participants::Participants;
 use super::region::Region;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -39,15 +39,6 @@ fn started(stat: &str) -> Option<u64> {
     fields.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// How a sender ends its use of an extent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    /// It has let go.
-    LetGo,
-    /// Its process is no more.
-    Died,
-}
-
 /// What the sender's word of an extent says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sender {
@@ -56,7 +47,7 @@ pub(crate) enum Sender {
     /// A machine whose present boot has the extent.
     Uses,
     /// It will not write there any more.
-    Ended(End),
+    Ended,
 }
 
 /// The extents that this machine's processes receive in, and that they had before a restart of the agent.
@@ -99,7 +90,7 @@ impl Extents {
                 let process = lifetime(&entry.sender_pid, &entry.sender_since);
                 match process.filter(|process| is_this_boot && process.lasts()) {
                     Some(process) => extents.orphans.push((number, process, Use::Sends)),
-                    None => entry.sender.store(DIED, Ordering::Release),
+                    None => entry.sender.store(LET_GO, Ordering::Release),
                 }
             }
         }
@@ -119,6 +110,7 @@ impl Extents {
         let entry = region.extent(number);
         entry.bond.store(bond, Ordering::Relaxed);
         note(process, &entry.receiver_pid, &entry.receiver_since);
+        entry.sender_bond.store(0, Ordering::Relaxed);
         entry.sender_pid.store(0, Ordering::Relaxed);
         if !region.clear(number) {
             give_up(entry, who.holder());
@@ -183,10 +175,38 @@ impl Extents {
             .partition(|(_, process, _)| process.lasts());
         self.orphans = alive;
         for (number, _, use_) in dead {
-            match use_ {
-                Use::Receives => self.leave(number),
-                Use::Sends => end(region.extent(number), who, End::Died),
-            }
+            self.end(region, who, number, use_);
+        }
+    }
+
+    /// A process that was there before the agent has let go of what it shares with another, which it knows by this name.
+    pub(crate) fn part(
+        &mut self,
+        region: &Region,
+        who: &Participants,
+        process: Lifetime,
+        peer: u64,
+    ) {
+        let is_meant = |(number, orphan, use_): &(usize, Lifetime, Use)| {
+            let entry = region.extent(*number);
+            let name = match use_ {
+                Use::Receives => &entry.sender_bond,
+                Use::Sends => &entry.bond,
+            };
+            *orphan == process && load(name) == peer
+        };
+        let orphans = core::mem::take(&mut self.orphans);
+        let (meant, others): (Vec<_>, Vec<_>) = orphans.into_iter().partition(is_meant);
+        self.orphans = others;
+        for (number, _, use_) in meant {
+            self.end(region, who, number, use_);
+        }
+    }
+
+    fn end(&mut self, region: &Region, who: &Participants, number: usize, use_: Use) {
+        match use_ {
+            Use::Receives => self.leave(number),
+            Use::Sends => let_go(region.extent(number), who),
         }
     }
 
@@ -196,12 +216,13 @@ impl Extents {
     }
 }
 
-/// A process of this machine's is going to write in another's extent. `false`: the extent is not for this bond any more.
+/// A process of this machine's is going to write in another's extent, by the other's name for the bond and by ours. `false`: the
+/// extent is not for this bond any more.
 pub(crate) fn take(
     region: &Region,
     who: &Participants,
     number: usize,
-    bond: u64,
+    [bond, own_bond]: [u64; 2],
     process: Lifetime,
 ) -> bool {
     let entry = region.extent(number);
@@ -219,30 +240,27 @@ pub(crate) fn take(
             .compare_exchange(who.holder(), NOT_TAKEN, order, order);
         return false;
     }
+    entry.sender_bond.store(own_bond, Ordering::Relaxed);
     note(process, &entry.sender_pid, &entry.sender_since);
     true
 }
 
 /// A process of this machine's will not write in another's extent any more.
-pub(crate) fn end(entry: &Extent, who: &Participants, how: End) {
-    let word = match how {
-        End::LetGo => LET_GO,
-        End::Died => DIED,
-    };
+pub(crate) fn let_go(entry: &Extent, who: &Participants) {
     let order = Ordering::SeqCst;
     let _ = entry
         .sender
-        .compare_exchange(who.holder(), word, order, order);
+        .compare_exchange(who.holder(), LET_GO, order, order);
 }
 
 /// What an extent's sender's word says. A machine that was booted again, or that is not there any more, uses nothing.
 pub(crate) fn sender(entry: &Extent, who: &Participants) -> Sender {
     match load(&entry.sender) {
         NOT_TAKEN => Sender::NotTaken,
-        LET_GO => Sender::Ended(End::LetGo),
+        LET_GO => Sender::Ended,
         word => match held_by(word) {
             Some((place, _)) if who.holder_at(place) == word => Sender::Uses,
-            _ => Sender::Ended(End::Died),
+            _ => Sender::Ended,
         },
     }
 }
@@ -273,7 +291,7 @@ pub fn forget(region: &Region, place: usize) {
         let entry = region.extent(number);
         let is_its = |word: &AtomicU64| held_by(load(word)).is_some_and(|(at, _)| at == place);
         if is_its(&entry.sender) {
-            entry.sender.store(DIED, Ordering::SeqCst);
+            entry.sender.store(LET_GO, Ordering::SeqCst);
         }
         if is_its(&entry.receiver) {
             entry.receiver.store(0, Ordering::SeqCst);

@@ -7,7 +7,7 @@
 //! | [`Extent::receiver`] | the receiver's agent | all | compare and exchange: who wins has the extent |
 //! | [`Extent::sender`] | the sender's agent, while it uses the extent; before and after that, the receiver's | both | compare and exchange |
 //! | `bond`, `receiver_pid`, `receiver_since` | the receiver's agent, before it tells of the extent | both agents | before `sender` becomes 0 |
-//! | `sender_pid`, `sender_since` | the sender's agent | that agent, after a restart | after `sender` |
+//! | `sender_bond`, `sender_pid`, `sender_since` | the sender's agent | the two agents, after a restart | after `sender` |
 //! | [`Ring::sent`] | the sending agent | the receiving agent | release/acquire: the message below it is complete |
 //! | [`Ring::taken`] | the receiving agent | the sending agent | release/acquire: the place below it may be used again |
 //!
@@ -82,10 +82,12 @@ pub struct Participant {
 pub struct Extent {
     /// The machine whose process receives here, as [`holder`] writes it; 0: the extent is free.
     pub receiver: AtomicU64,
-    /// The machine whose process writes here, likewise; or [`NOT_TAKEN`], [`LET_GO`], [`DIED`].
+    /// The machine whose process writes here, likewise; or [`NOT_TAKEN`], [`LET_GO`].
     pub sender: AtomicU64,
-    /// The receiver's name for its bond with the sender.
+    /// The receiver's name for its bond with the sender: what the sending process knows the receiving one by.
     pub bond: AtomicU64,
+    /// The sender's name for it: what the receiving process knows the sending one by.
+    pub sender_bond: AtomicU64,
     /// The receiving process, by its number at its machine …
     pub receiver_pid: AtomicU64,
     /// … and the time at which it started, in its kernel's ticks.
@@ -100,8 +102,6 @@ pub struct Extent {
 pub const NOT_TAKEN: u64 = 0;
 /// [`Extent::sender`]: the sender will not write here any more.
 pub const LET_GO: u64 = 1;
-/// [`Extent::sender`]: likewise, as its process is no more.
-pub const DIED: u64 = 2;
 
 /// Messages from one machine to another.
 #[repr(C, align(128))]
@@ -173,8 +173,8 @@ const _: () = {
     assert!(size_of::<Extent>() == 128);
     assert!(offset_of!(Extent, sender) == 8);
     assert!(offset_of!(Extent, bond) == 16);
-    assert!(offset_of!(Extent, receiver_pid) == 24);
-    assert!(offset_of!(Extent, sender_pid) == 40);
+    assert!(offset_of!(Extent, receiver_pid) == 32);
+    assert!(offset_of!(Extent, sender_pid) == 48);
     assert!(size_of::<Ring>() == 128 + MESSAGES * MESSAGE_WORDS * 8);
     assert!(offset_of!(Ring, taken) == 64);
     assert!(offset_of!(Ring, messages) == 128);
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn what_names_a_machine_is_read_back_and_anything_else_names_none() {
         assert_eq!(held_by(holder(31, 7)), Some((31, 7)));
-        for nobody in [NOT_TAKEN, LET_GO, DIED, 33 << 56, u64::MAX] {
+        for nobody in [NOT_TAKEN, LET_GO, 33 << 56, u64::MAX] {
             assert_eq!(held_by(nobody), None);
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! Holds no descriptor and no clock: memory and time in, [`Act`]s out.
 
-use super::extents::{self, End, Extents, Lifetime, Sender};
+use super::extents::{self, Extents, Lifetime, Sender};
 use super::layout::{EXTENTS, MACHINES};
 use super::mail::{BYTES, Cursor, Failure, Mail, Runs, Side, Words};
 use super::participants::{Identity, JoinError, Participants};
@@ -65,7 +65,7 @@ pub enum Act {
     Deliver(u64, Vec<u8>),
     /// A channel is over.
     EndChannel(u64),
-    /// The process at the other end of a bond is no more: its life line ends.
+    /// The process at the other end of a bond is no more, or has let go: the life line ends.
     EndLine(u64),
 }
 
@@ -134,10 +134,10 @@ struct Bond {
     theirs: Option<Theirs>,
     /// Answers about it that our process was given.
     serial: u32,
-    /// The other side has let go of it: the next meeting makes another bond.
+    /// The other side has let go of it, or knows our process by another name: the next meeting makes another bond.
     is_over: bool,
-    /// The other side's process is no more, and ours has been told.
-    is_told: bool,
+    /// The other side has let go of it, and ours has been told.
+    has_ended: bool,
 }
 
 /// What an agent knows of other machines.
@@ -264,15 +264,19 @@ impl Relay {
     }
 
     /// The process has let go of what a bond has given it.
-    pub fn part(&mut self, process: u64, parting: Parting) {
+    pub fn part(&mut self, party: Party, parting: Parting) {
         let is_meant = |bond: &Bond| {
-            bond.party.number == process
+            bond.party.number == party.number
                 && bond.theirs.is_some_and(|t| t.name == parting.peer)
                 && bond.serial == parting.serial
         };
         let found = self.bonds.iter().find(|(_, bond)| is_meant(bond));
-        if let Some(name) = found.map(|(&name, _)| name) {
-            self.release(name, End::LetGo);
+        match found.map(|(&name, _)| name) {
+            Some(name) => self.release(name),
+            None => {
+                let (region, who) = (&self.region, &self.who);
+                self.extents.part(region, who, party.lifetime, parting.peer);
+            }
         }
     }
 
@@ -281,7 +285,7 @@ impl Relay {
         let its = self.bonds.iter().filter(|(_, b)| b.party.number == process);
         let its: Vec<u64> = its.map(|(&name, _)| name).collect();
         for name in its {
-            self.release(name, End::Died);
+            self.release(name);
         }
         self.matches.retain(|_, m| m.asker.process != process);
     }
@@ -405,12 +409,9 @@ impl Relay {
     /// Who writes to our processes may have let go, or died.
     fn look_after_bonds(&mut self) {
         for (&name, bond) in &mut self.bonds {
-            let how = match extents::sender(self.region.extent(bond.own), &self.who) {
-                Sender::Ended(how) => how,
-                Sender::NotTaken | Sender::Uses => continue,
-            };
-            bond.is_over = true;
-            if how == End::Died && !core::mem::replace(&mut bond.is_told, true) {
+            let sender = extents::sender(self.region.extent(bond.own), &self.who);
+            if sender == Sender::Ended && !core::mem::replace(&mut bond.has_ended, true) {
+                bond.is_over = true;
                 self.acts.push(Act::EndLine(name));
             }
         }
@@ -760,7 +761,7 @@ impl Relay {
             theirs: None,
             serial: 0,
             is_over: false,
-            is_told: false,
+            has_ended: false,
         };
         self.bonds.insert(name, bond);
         Some(name)
@@ -791,7 +792,7 @@ impl Relay {
         let good = !is_known
             && extent < extents
             && extent != bond.own
-            && extents::take(&self.region, &self.who, extent, side.bond, process);
+            && extents::take(&self.region, &self.who, extent, [side.bond, name], process);
         if good {
             bond.theirs = Some(told);
         }
@@ -836,17 +837,17 @@ impl Relay {
     fn drop_unused(&mut self, name: u64) {
         let is_unused = self.bonds.get(&name).is_some_and(|bond| bond.serial == 0);
         if is_unused && !self.matches.values().any(|m| m.bond == name) {
-            self.release(name, End::LetGo);
+            self.release(name);
         }
     }
 
     /// Our process has nothing to do with a bond any more.
-    fn release(&mut self, name: u64, how: End) {
+    fn release(&mut self, name: u64) {
         let Some(bond) = self.bonds.remove(&name) else {
             return;
         };
         if let Some(theirs) = bond.theirs {
-            extents::end(self.region.extent(theirs.extent), &self.who, how);
+            extents::let_go(self.region.extent(theirs.extent), &self.who);
         }
         self.extents.leave(bond.own);
         self.acts.push(Act::EndLine(name));

@@ -93,7 +93,7 @@ pub enum Outcome {
     },
     /// The process with the other end runs on another machine that shares a region with this one. The message brings
     /// one end of a channel, over which messages pass and descriptors do not; the region; and, with the first answer about
-    /// that process, one end of a life line, which ends with the process.
+    /// that process, one end of a life line, which ends with the process, or when it has let go of both chunks.
     Across(Across),
     /// There is no meeting.
     Refuse(Refusal),
