@@ -193,7 +193,13 @@ impl Agent {
         let (&number, _) = self.domains.iter().find(served).expect("it is served");
         assert!(self.across.is_none(), "an agent has one region");
         let random = Box::new(|| random_name().unwrap_or(1));
-        let relay = Relay::join(region, identity, random, Instant::now())?;
+        let relay = Relay::join(
+            region,
+            identity,
+            random,
+            &std::thread::sleep,
+            Instant::now(),
+        )?;
         self.across = Some(Across::new(number, relay));
         Ok(())
     }

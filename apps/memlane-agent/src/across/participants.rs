@@ -135,14 +135,16 @@ pub(crate) struct Participants {
 }
 
 impl Participants {
-    /// Takes part: in this machine's own place, if it has one, else in a free one. Sleeps for a moment where that place may be in use.
+    /// Takes part: in this machine's own place, if it has one, else in a free one. Waits
+    /// for a moment where that place may be in use.
     pub(crate) fn join(
         region: &Region,
         identity: Identity,
         epoch: u64,
+        wait: &dyn Fn(Duration),
         now: Instant,
     ) -> Result<Participants, JoinError> {
-        let place = Participants::claim(region, &identity, epoch)?;
+        let place = Participants::claim(region, &identity, epoch, wait)?;
         let nobody = Seen {
             epoch: 0,
             boot: 0,
@@ -162,7 +164,12 @@ impl Participants {
         Ok(joined)
     }
 
-    fn claim(region: &Region, identity: &Identity, epoch: u64) -> Result<usize, JoinError> {
+    fn claim(
+        region: &Region,
+        identity: &Identity,
+        epoch: u64,
+        wait: &dyn Fn(Duration),
+    ) -> Result<usize, JoinError> {
         let entries = || (0..MACHINES).map(|place| (place, region.participant(place)));
         let own = entries().find(|(_, entry)| machine_of(entry) == identity.machine);
         // Nobody: an agent was killed just after it had claimed the place.
@@ -173,7 +180,7 @@ impl Participants {
         };
         let (was, beat) = (load(&entry.epoch), load(&entry.heartbeat));
         if was != 0 {
-            std::thread::sleep(LOOK);
+            wait(LOOK);
             if load(&entry.epoch) != was || load(&entry.heartbeat) != beat {
                 return Err(JoinError::Twice);
             }
@@ -181,7 +188,7 @@ impl Participants {
         let order = Ordering::SeqCst;
         match entry.epoch.compare_exchange(was, epoch, order, order) {
             Ok(_) => Ok(place),
-            Err(_) => Participants::claim(region, identity, epoch),
+            Err(_) => Participants::claim(region, identity, epoch, wait),
         }
     }
 

@@ -165,7 +165,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Takes part in a region. Names are drawn from `random`.
+    /// Takes part in a region. Names are drawn from `random`; `wait` sleeps.
     ///
     /// # Errors
     /// No place is free, or another agent has this one's.
@@ -173,9 +173,10 @@ impl Relay {
         region: Region,
         identity: Identity,
         mut random: Box<dyn FnMut() -> u64 + Send>,
+        wait: &dyn Fn(Duration),
         now: Instant,
     ) -> Result<Relay, JoinError> {
-        let who = Participants::join(&region, identity, random().max(1), now)?;
+        let who = Participants::join(&region, identity, random().max(1), wait, now)?;
         let extents = Extents::take_over(&region, &who);
         let cursors = core::array::from_fn(|other| Cursor::now(&region, who.place(), other));
         Ok(Relay {
