@@ -79,18 +79,16 @@ impl Across {
         self.relay.tally(Instant::now())
     }
 
-    /// What there is to be done that needs more than channels and life lines: introductions and refusals.
-    pub(crate) fn acts(&mut self) -> Vec<Act> {
-        let mut rest = Vec::new();
-        for act in self.relay.acts() {
-            match act {
-                Act::Deliver(channel, bytes) => self.deliver(channel, &bytes),
-                Act::EndChannel(channel) => drop(self.channels.remove(&channel)),
-                Act::EndLine(bond) => drop(self.lines.remove(&bond)),
-                Act::Introduce { .. } | Act::Refuse(..) => rest.push(act),
-            }
+    /// Does what needs no more than channels and life lines; the rest, which is introductions and refusals, is the caller's.
+    /// Acts come in order: the first message over a channel may follow the introduction that makes the channel.
+    pub(crate) fn act(&mut self, act: Act) -> Option<Act> {
+        match act {
+            Act::Deliver(channel, bytes) => self.deliver(channel, &bytes),
+            Act::EndChannel(channel) => drop(self.channels.remove(&channel)),
+            Act::EndLine(bond) => drop(self.lines.remove(&bond)),
+            Act::Introduce { .. } | Act::Refuse(..) => return Some(act),
         }
-        rest
+        None
     }
 
     /// Makes a channel, and a life line if `bond` is given.
