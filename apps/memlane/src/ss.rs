@@ -13,6 +13,8 @@ use serde::Serialize;
 
 use crate::cli::out;
 
+/// Why `--node` may have nothing to show.
+const NO_CONTAINERS: &str = "no program in a container has a connection; in a pod, this command needs the host's process ids (hostPID: true)";
 /// Longest address, in characters, that is shown in full without `-w`.
 const NARROW: usize = 25;
 
@@ -34,6 +36,10 @@ pub(crate) struct Args {
     /// List only the connections of this process
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
+    /// List only connections of programs in containers, by the names of these: for a node of a cluster, where a container of a
+    /// pod is shown as NAMESPACE/POD/CONTAINER
+    #[arg(long)]
+    node: bool,
     /// Report which processes could not be read
     #[arg(short, long)]
     verbose: bool,
@@ -51,12 +57,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.verbose {
         out::warn(&survey.unseen());
     }
-    let rows = rows(&survey, args.all);
+    let mut rows = rows(&survey, args.all);
+    if args.node {
+        keep_containers(&mut rows);
+        if rows.is_empty() {
+            out::warn(NO_CONTAINERS);
+        }
+    }
     let text = match args.json {
         true => out::json(&Document::new(&survey, &rows))?,
         false => table(&rows, args),
     };
     out::print(&text)
+}
+
+/// Leaves the connections of programs in containers, sorted by the containers' names.
+fn keep_containers(rows: &mut Vec<Row<'_>>) {
+    rows.retain(|row| row.container.is_some());
+    // A stable sort: within a container, processes stay together.
+    rows.sort_by(|a, b| a.container_name().cmp(&b.container_name()));
 }
 
 /// One connection, with what the kernel knows of it.
@@ -113,6 +132,10 @@ impl<'a> Row<'a> {
             row.addresses = Some((socket.local, socket.peer));
         }
         row
+    }
+
+    fn container_name(&self) -> Option<&str> {
+        self.container.as_ref().map(|container| &*container.name)
     }
 
     fn state(&self) -> &'static str {
@@ -175,9 +198,10 @@ fn header(processes: bool, wide: bool, containers: bool) -> Vec<&'static str> {
 }
 
 fn table(rows: &[Row<'_>], args: &Args) -> String {
-    let containers = rows
-        .iter()
-        .any(|row| row.container.is_some() || row.peer_container.is_some());
+    let containers = args.node
+        || rows
+            .iter()
+            .any(|row| row.container.is_some() || row.peer_container.is_some());
     let header = header(args.processes, args.wide, containers);
     let right = [
         "Ring-Tx", "Ring-Rx", "Tx-Ring", "Tx-TCP", "Rx-Ring", "Rx-TCP", "Fd", "Peer-Uid", "Sends",
