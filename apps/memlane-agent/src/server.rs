@@ -306,9 +306,11 @@ impl Agent {
 
     fn close_what_is_gone(&mut self, there: &[Member]) {
         let is_there = |domain: &Domain| match domain.place {
-            Place::Member(id) => there
-                .iter()
-                .any(|member| member.id == id && member.path == domain.directory),
+            // A directory that was made anew may have the number of the old one. It has no socket.
+            Place::Member(id) => {
+                let is_it = |member: &Member| member.id == id && member.path == domain.directory;
+                there.iter().any(is_it) && domain.directory.join(SOCKET).exists()
+            }
             Place::Named { .. } => true,
         };
         let gone = self.domains.iter().filter(|(_, d)| !is_there(d));

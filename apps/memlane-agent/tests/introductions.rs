@@ -436,6 +436,21 @@ fn a_domain_that_takes_the_place_of_another_between_two_looks_is_served_anew() {
 }
 
 #[test]
+fn a_domain_that_was_made_anew_with_the_number_of_the_old_one_is_served_anew() {
+    let Some(looker) = looker() else { return };
+    let folder = Folder::new("same-number");
+    let shop = folder.make("shop");
+    let mut agent = Agent::new(looker).unwrap();
+    agent.serve_each(&folder.0).unwrap();
+    agent.news();
+    // The same directory without its socket, and something that is heard.
+    std::fs::remove_file(shop.join(SOCKET)).unwrap();
+    folder.make("bank");
+    assert!(next_news(&mut agent).contains(&News::Serves(shop.clone())));
+    Client::connect(&shop);
+}
+
+#[test]
 fn what_is_no_domain_of_ours_is_ignored_and_told_once() {
     let Some(looker) = looker() else { return };
     let folder = Folder::new("ignored");

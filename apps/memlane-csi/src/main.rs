@@ -304,11 +304,9 @@ fn node(common: &Common, args: OfNode, metrics: &Arc<Metrics>) -> anyhow::Result
         apart: words("systemd-run --quiet --scope --collect --slice=memlane --"),
         tls: args.tls,
     };
-    let lanes = Lanes {
-        tree: args.inject,
-        domains: args.domains,
-        shared: args.shared,
-    };
+    let lanes = Lanes::new(args.inject, args.domains, args.shared);
+    // What a plugin has left that was killed.
+    lanes.tidy();
     let topology = common.topology.iter().cloned().collect();
     let node = Arc::new(Node::new(id, topology, memlane, lanes));
     Ok(node::Service::new(node, Arc::clone(metrics)))

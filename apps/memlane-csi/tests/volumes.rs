@@ -5,7 +5,8 @@ mod common;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -417,9 +418,104 @@ async fn a_pod_gets_the_library_and_the_domain_of_its_namespace_and_can_write_ne
             life.unpublish(&world).await.expect("over");
         }
         assert!(!target.exists());
-        assert!(tree.join("lib64/library.so").exists() && domains.join(folder).exists());
+        assert!(tree.join("lib64/library.so").exists());
     }
     assert_eq!(world.mounts(), Vec::<String>::new());
+}
+
+/// Lets the plugin have a library, and a folder of domains.
+fn domains_of(world: &mut World) -> PathBuf {
+    let (tree, domains) = (world.dir().join("tree"), world.dir().join("domains"));
+    for folder in [&tree, &domains] {
+        fs::create_dir_all(folder).expect("a folder");
+    }
+    world.more = vec![
+        format!("--inject={}", tree.display()),
+        format!("--domains={}", domains.display()),
+    ];
+    domains
+}
+
+/// A pod's lane volume.
+fn with_lane(world: &World, pod: &str, namespace: &str) -> Life {
+    let mut life = Life::new(world, pod);
+    life.id = format!("csi-{pod}");
+    life.target = world.dir().join(pod);
+    let said = [
+        ("csi.storage.k8s.io/ephemeral", "true"),
+        ("csi.storage.k8s.io/pod.namespace", namespace),
+    ];
+    let said = said.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    life.volume_context = HashMap::from(said);
+    life
+}
+
+#[tokio::test]
+async fn the_folder_of_a_domain_goes_with_its_last_pod_if_the_plugin_has_made_it() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let mut world = World::new("lane-domains");
+    let domains = domains_of(&mut world);
+    for somebody_s in ["bank", "default"] {
+        fs::create_dir_all(domains.join(somebody_s)).expect("a folder");
+    }
+    world.plug_in(&[]).await;
+    let pod = |name, namespace| with_lane(&world, name, namespace);
+    let (first, second, other) = (pod("a", "shop"), pod("b", "shop"), pod("c", "bank"));
+    for life in [&first, &second, &other] {
+        life.publish(&world).await.expect("published");
+    }
+    let shop = domains.join("shop");
+    fs::write(shop.join("agent.sock"), "agent").expect("written");
+    first.unpublish(&world).await.expect("over");
+    assert!(
+        first.target != second.target && shop.is_dir(),
+        "a pod uses it"
+    );
+    fs::write(shop.join("somebody's"), "").expect("written");
+    second.unpublish(&world).await.expect("over");
+    assert!(shop.join("agent.sock").exists(), "somebody uses it");
+    fs::remove_file(shop.join("somebody's")).expect("removed");
+    other.unpublish(&world).await.expect("over");
+    let left = fs::read_dir(&domains).expect("a folder").flatten();
+    let mut left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["bank", "default"]);
+    // The next pod finds a new one.
+    second.publish(&world).await.expect("published");
+    assert!(second.target.join("domain").is_dir() && shop.is_dir());
+    second.unpublish(&world).await.expect("over");
+    assert_eq!(world.mounts(), Vec::<String>::new());
+}
+
+/// Pods of one namespace come and go at once: none finds a folder that is no longer the agent's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_comes_while_the_last_one_goes_has_the_folder_that_the_agent_serves() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let mut world = World::new("lane-race");
+    let domains = domains_of(&mut world);
+    world.plug_in(&[]).await;
+    let come_and_go = async |name: &str| {
+        let life = with_lane(&world, name, "shop");
+        for _ in 0..8 {
+            life.publish(&world).await.expect("published");
+            let number = |path: &Path| fs::metadata(path).map(|file| file.ino()).ok();
+            let (seen, served) = (life.target.join("domain"), domains.join("shop"));
+            assert_eq!(
+                number(&seen),
+                number(&served),
+                "another folder than the agent's"
+            );
+            assert!(number(&seen).is_some());
+            life.unpublish(&world).await.expect("over");
+        }
+    };
+    tokio::join!(come_and_go("a"), come_and_go("b"), come_and_go("c"));
+    assert_eq!(world.mounts(), Vec::<String>::new());
+    assert!(!domains.join("shop").exists());
 }
 
 /// A store whose file system shares blocks; it is unmounted with the value.

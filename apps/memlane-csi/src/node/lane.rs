@@ -8,14 +8,17 @@
 //! TARGET/domain       the folder of the pod's domain, in which the agent listens, for reading only
 //! ```
 //!
+//! The domain's folder is made with the first pod that needs it, and removed after the last one ([`Lanes::tidy`]).
+//!
 //! Pods of one domain may be joined by memory, so the domain is the pod's namespace. A pod may ask for another one only if the
 //! operator has opened it to the pod's namespace. The namespace is the kubelet's word, not the pod's.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 use tonic::Status;
 
@@ -28,6 +31,14 @@ const DOMAIN: &str = "memlane.dev/domain";
 const NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 /// What the kubelet says of an inline volume.
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
+/// The source of the mount of a lane volume.
+pub(super) const SOURCE: &str = "memlane-lane";
+/// The agent's socket in the folder of a domain.
+const SOCKET: &str = "agent.sock";
+/// In the folder of a domain: this plugin has made it, and may remove it. A folder that somebody else has made stays.
+const MARK: &str = ".made-for-pods";
+/// Before the name of a folder that is being removed: agents pass hidden folders over.
+const GONE: &str = ".gone-";
 /// Longest name of a namespace (RFC 1123), in bytes.
 const NAME_LIMIT: usize = 63;
 
@@ -56,7 +67,7 @@ impl std::str::FromStr for Shared {
 }
 
 /// Where lane volumes come from.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Lanes {
     /// The library's folder, as `memlane agent install` lays it out.
     pub tree: PathBuf,
@@ -64,6 +75,8 @@ pub struct Lanes {
     pub domains: PathBuf,
     /// Domains that several namespaces share.
     pub shared: Vec<Shared>,
+    /// Held for writing by whoever looks for folders that nobody uses; for reading by whoever is about to use one.
+    tidying: RwLock<()>,
 }
 
 /// Whether a call is about a lane volume.
@@ -81,6 +94,17 @@ fn is_name(text: &str) -> bool {
 }
 
 impl Lanes {
+    /// Lane volumes of these folders.
+    #[must_use]
+    pub fn new(tree: PathBuf, domains: PathBuf, shared: Vec<Shared>) -> Lanes {
+        Lanes {
+            tree,
+            domains,
+            shared,
+            tidying: RwLock::default(),
+        }
+    }
+
     /// The folder of a pod's domain.
     fn domain(&self, context: &HashMap<String, String>) -> Result<PathBuf, Status> {
         let namespace = context.get(NAMESPACE).map_or("", String::as_str);
@@ -118,8 +142,9 @@ impl Lanes {
                 self.tree.display()
             )));
         }
+        let _used = self.tidying.read().unwrap_or_else(PoisonError::into_inner);
         make_folder(&self.domains)?;
-        make_folder(&domain)?;
+        make_domain(&domain)?;
         if is_complete(target)? {
             return Ok(());
         }
@@ -128,7 +153,7 @@ impl Lanes {
         mounts::mount(
             "tmpfs",
             "size=64k,mode=0755,nosuid,nodev",
-            Path::new("memlane-lane"),
+            Path::new(SOURCE),
             target,
         )?;
         for (name, from) in [("tree", &self.tree), ("domain", &domain)] {
@@ -140,6 +165,32 @@ impl Lanes {
         self.link_entries(target)?;
         // The last step: a volume that can still be written is not complete.
         mounts::set_read_only(target, true)
+    }
+
+    /// Removes the folders of domains that no lane volume of this node shows any more, if this plugin has made them. What
+    /// cannot be removed stays until the next time.
+    pub fn tidy(&self) {
+        let _alone = self.tidying.write().unwrap_or_else(PoisonError::into_inner);
+        // Without the table of mounts, all of them may be used.
+        let Ok(used) = used() else {
+            return;
+        };
+        for entry in fs::read_dir(&self.domains).into_iter().flatten().flatten() {
+            let folder = entry.path();
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            match name.strip_prefix(GONE) {
+                Some(_) => empty(&folder),
+                None if is_unused(&folder, &used) => {
+                    let hidden = self.domains.join(format!("{GONE}{name}"));
+                    // From here on, whoever needs the domain makes a new folder.
+                    if fs::rename(&folder, &hidden).is_ok() {
+                        empty(&hidden);
+                    }
+                }
+                None => {}
+            }
+        }
     }
 
     fn link_entries(&self, target: &Path) -> Result<(), Status> {
@@ -166,6 +217,51 @@ fn is_complete(target: &Path) -> Result<bool, Status> {
     Ok(read_only(target) && read_only(&target.join("tree")) && read_only(&target.join("domain")))
 }
 
+/// Which folders the lane volumes of this node show as their domains: device and inode.
+fn used() -> Result<HashSet<(u64, u64)>, Status> {
+    let volumes = mounts::all()?.into_iter();
+    let volumes = volumes.filter(|mount| mount.source == SOURCE && mount.kind == "tmpfs");
+    let domain = |volume: mounts::Mount| identity(&volume.point.join("domain"));
+    Ok(volumes.filter_map(domain).collect())
+}
+
+fn identity(folder: &Path) -> Option<(u64, u64)> {
+    let folder = fs::symlink_metadata(folder).ok()?;
+    Some((folder.dev(), folder.ino()))
+}
+
+/// Whether this plugin has made the folder, nobody uses it, and there is nothing in it but what agent and plugin have made.
+fn is_unused(folder: &Path, used: &HashSet<(u64, u64)>) -> bool {
+    let Some(identity) = identity(folder) else {
+        return false;
+    };
+    let is_known = |entry: io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| [SOCKET, MARK].iter().any(|name| entry.file_name() == *name))
+    };
+    !used.contains(&identity)
+        && folder.join(MARK).is_file()
+        && fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_known))
+}
+
+/// Removes a folder of a domain, as far as it has nothing else in it.
+fn empty(folder: &Path) {
+    for name in [SOCKET, MARK] {
+        let _ = fs::remove_file(folder.join(name));
+    }
+    let _ = fs::remove_dir(folder);
+}
+
+/// Makes the folder of a domain, if it is not there.
+fn make_domain(folder: &Path) -> Result<(), Status> {
+    let made = fs::DirBuilder::new().mode(0o755).create(folder);
+    let marked = match made {
+        Ok(()) => fs::write(folder.join(MARK), ""),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    };
+    marked.map_err(|error| Status::internal(format!("making {}: {error}", folder.display())))
+}
+
 fn make_folder(folder: &Path) -> Result<(), Status> {
     let mut builder = fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o755).create(folder);
@@ -178,11 +274,8 @@ mod tests {
     use tonic::Code;
 
     fn domain(namespace: &str, asked: Option<&str>) -> Result<PathBuf, Status> {
-        let lanes = Lanes {
-            tree: PathBuf::new(),
-            domains: PathBuf::from("/run/memlane"),
-            shared: vec!["mesh=shop,pay".parse().expect("a domain")],
-        };
+        let shared = vec!["mesh=shop,pay".parse().expect("a domain")];
+        let lanes = Lanes::new(PathBuf::new(), PathBuf::from("/run/memlane"), shared);
         let mut context = HashMap::from([(NAMESPACE.to_owned(), namespace.to_owned())]);
         if let Some(asked) = asked {
             context.insert(DOMAIN.to_owned(), asked.to_owned());

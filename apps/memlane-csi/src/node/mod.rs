@@ -271,9 +271,11 @@ impl Node {
         crate::text::required("volume_id", &request.volume_id, 256)?;
         let target = path("target_path", &request.target_path)?;
         let _working = self.busy.begin(&request.volume_id)?;
-        if let Some(mount) = mounts::at(&target)?
-            && mount.source != "memlane-lane"
-        {
+        let mount = mounts::at(&target)?;
+        let is_lane = mount
+            .as_ref()
+            .is_some_and(|mount| mount.source == lane::SOURCE);
+        if let Some(mount) = mount.filter(|_| !is_lane) {
             let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
             let id = id.ok_or_else(|| no_such(&request.volume_id))?;
             let mapped = self.memlane.find(&self.id, &id)?;
@@ -281,7 +283,11 @@ impl Node {
         }
         mounts::unmount(&target)?;
         step("unpublish: unmounted");
-        remove_target(&target)
+        remove_target(&target)?;
+        if is_lane {
+            self.lanes.tidy();
+        }
+        Ok(())
     }
 
     /// How full a volume is.
