@@ -16,6 +16,7 @@
 //! | [`identity`] | the service *Identity* |
 //! | [`endpoint`] | the unix socket, which only one plugin has |
 //! | [`registration`] | how the kubelet gets to know the plugin |
+//! | [`nri`] | the container runtime's plugin, which keeps what images preload |
 //! | [`metrics`] | counters for Prometheus |
 //!
 //! ```
@@ -36,6 +37,7 @@ mod fault;
 pub mod identity;
 pub mod metrics;
 pub mod node;
+pub mod nri;
 pub mod parameters;
 pub mod proto;
 pub mod registration;

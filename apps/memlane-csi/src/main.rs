@@ -11,6 +11,7 @@ use memlane_csi::endpoint::{self, Endpoint, EndpointError};
 use memlane_csi::identity::Identity;
 use memlane_csi::metrics::Metrics;
 use memlane_csi::node::{self, Lanes, Memlane, Node, Shared};
+use memlane_csi::nri::Nri;
 use memlane_csi::proto::controller_server::ControllerServer;
 use memlane_csi::proto::identity_server::IdentityServer;
 use memlane_csi::proto::node_server::NodeServer;
@@ -150,6 +151,10 @@ struct OfNode {
     /// A domain that several namespaces share, and which; can be repeated
     #[arg(long = "shared-domain", value_name = "NAME=NAMESPACE,…")]
     shared: Vec<Shared>,
+    /// Be a plugin of the container runtime at this socket, too: where memlane webhook --keep-image-preload has left LD_PRELOAD
+    /// alone, add the library to what the image and the pod have there
+    #[arg(long, value_name = "SOCKET")]
+    nri: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -198,7 +203,7 @@ async fn run(role: Role) -> anyhow::Result<()> {
         Role::Node(args) => {
             let mut plugin = Plugin::new(&args.common, false)?;
             plugin.register(&args.common, &args.node)?;
-            let node = node(&args.common, args.node, &plugin.metrics)?;
+            let node = node(&args.common, args.node, &plugin)?;
             plugin.routes.add_service(NodeServer::new(node));
             plugin.serve(&args.common).await
         }
@@ -211,7 +216,7 @@ async fn run(role: Role) -> anyhow::Result<()> {
             let local = local(memlane, &args.store, topology, only, &plugin.metrics)?;
             plugin.routes.add_service(ControllerServer::new(local));
             plugin.register(&args.common, &args.node)?;
-            let node = node(&args.common, args.node, &plugin.metrics)?;
+            let node = node(&args.common, args.node, &plugin)?;
             plugin.routes.add_service(NodeServer::new(node));
             plugin.serve(&args.common).await
         }
@@ -292,7 +297,7 @@ fn own_id(args: &OfNode) -> anyhow::Result<String> {
     }
 }
 
-fn node(common: &Common, args: OfNode, metrics: &Arc<Metrics>) -> anyhow::Result<node::Service> {
+fn node(common: &Common, args: OfNode, plugin: &Plugin) -> anyhow::Result<node::Service> {
     let id = own_id(&args)?;
     let words = |words: &str| match args.on_host {
         true => words.split(' ').map(str::to_owned).collect(),
@@ -309,7 +314,12 @@ fn node(common: &Common, args: OfNode, metrics: &Arc<Metrics>) -> anyhow::Result
     lanes.tidy();
     let topology = common.topology.iter().cloned().collect();
     let node = Arc::new(Node::new(id, topology, memlane, lanes));
-    Ok(node::Service::new(node, Arc::clone(metrics)))
+    let runtime = plugin.nri.as_ref().map(Nri::known);
+    Ok(node::Service::new(
+        node,
+        Arc::clone(&plugin.metrics),
+        runtime,
+    ))
 }
 
 /// What answers the orchestrator.
@@ -318,6 +328,7 @@ struct Plugin {
     routes: RoutesBuilder,
     metrics: Arc<Metrics>,
     registration: Option<Registration>,
+    nri: Option<Nri>,
 }
 
 impl Plugin {
@@ -328,6 +339,7 @@ impl Plugin {
             routes: RoutesBuilder::default(),
             metrics: Arc::new(Metrics::default()),
             registration: None,
+            nri: None,
         };
         let identity = Identity {
             controller,
@@ -337,11 +349,16 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// Lets the kubelet know of the plugin, if that is wished.
+    /// Lets the kubelet and the container runtime know of the plugin, if that is wished.
     fn register(&mut self, common: &Common, node: &OfNode) -> anyhow::Result<()> {
         if let Some(folder) = &node.registration {
             self.registration = Some(Registration::listen(folder, &common.endpoint)?);
         }
+        let metrics = &self.metrics;
+        self.nri = node
+            .nri
+            .as_deref()
+            .map(|at| Nri::new(at, Arc::clone(metrics)));
         Ok(())
     }
 
@@ -349,6 +366,9 @@ impl Plugin {
     async fn serve(self, common: &Common) -> anyhow::Result<()> {
         if let Some(at) = common.metrics {
             self.metrics.serve(at).await?;
+        }
+        if let Some(nri) = self.nri {
+            tokio::spawn(nri.serve());
         }
         eprintln!("memlane-csi: listening at {}", common.endpoint.display());
         let calls = tonic::transport::Server::builder()

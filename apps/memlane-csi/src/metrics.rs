@@ -7,6 +7,7 @@ use std::time::Instant;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -23,6 +24,8 @@ pub struct Metrics {
     registry: Registry,
     calls: Family<Labels, Counter>,
     seconds: Family<Labels, Histogram>,
+    containers: Family<Labels, Counter>,
+    runtime_knows_plugin: Gauge,
 }
 
 impl Default for Metrics {
@@ -35,10 +38,19 @@ impl Default for Metrics {
         let seconds = Family::<Labels, Histogram>::new_with_constructor(histogram);
         let help = "Time that calls took";
         registry.register_with_unit("call_duration", help, Unit::Seconds, seconds.clone());
+        let containers = Family::<Labels, Counter>::default();
+        let help =
+            "New containers that the container runtime has asked about, by what became of them";
+        registry.register("containers", help, containers.clone());
+        let runtime_knows_plugin = Gauge::default();
+        let help = "1 while the container runtime asks about new containers";
+        registry.register("runtime_knows_plugin", help, runtime_knows_plugin.clone());
         Metrics {
             registry,
             calls,
             seconds,
+            containers,
+            runtime_knows_plugin,
         }
     }
 }
@@ -78,7 +90,18 @@ impl Metrics {
         self.seconds.get_or_create(&vec![method]).observe(took);
     }
 
-    fn page(&self) -> String {
+    /// Counts a container that the runtime makes.
+    pub(crate) fn made_container(&self, outcome: &'static str) {
+        let labels = vec![("outcome", outcome.to_owned())];
+        self.containers.get_or_create(&labels).inc();
+    }
+
+    /// Says whether the runtime asks about containers.
+    pub(crate) fn runtime_knows_plugin(&self, known: bool) {
+        self.runtime_knows_plugin.set(known.into());
+    }
+
+    pub(crate) fn page(&self) -> String {
         let mut page = String::new();
         // A String takes everything.
         let _ = encode(&mut page, &self.registry);

@@ -10,6 +10,8 @@ pub const IN_CONTAINER: &str = "/opt/memlane";
 pub const DOMAIN_IN_VOLUME: &str = "domain";
 /// The loader's list of libraries.
 pub const PRELOAD: &str = "LD_PRELOAD";
+/// What is to be preloaded, where the container runtime puts it into [`PRELOAD`], beside what the image has there.
+pub const WANTED: &str = "MEMLANE_PRELOAD";
 /// The directory of the agent's domain.
 pub const DOMAIN: &str = "MEMLANE_DOMAIN";
 
@@ -72,6 +74,26 @@ impl Edits {
             variables: variables(root, &root.join(DOMAIN_IN_VOLUME)),
         }
     }
+
+    /// The same for a container whose [`PRELOAD`] the container runtime completes: it has [`WANTED`] instead.
+    #[must_use]
+    pub fn completed_by_the_runtime(mut self) -> Edits {
+        for (name, _) in self
+            .variables
+            .iter_mut()
+            .filter(|(name, _)| *name == PRELOAD)
+        {
+            *name = WANTED;
+        }
+        self
+    }
+
+    /// The library to preload.
+    pub fn library(&self) -> &str {
+        let is_library = |(name, _): &&(&str, String)| [PRELOAD, WANTED].contains(name);
+        let library = self.variables.iter().find(is_library);
+        library.map_or("", |(_, library)| library)
+    }
 }
 
 fn variables(root: &Path, domain: &Path) -> Vec<(&'static str, String)> {
@@ -120,5 +142,14 @@ mod tests {
         let edits = Edits::of_a_lane_volume();
         assert!(edits.mounts.is_empty());
         assert_eq!(edits.variables[1].1, "/opt/memlane/domain");
+    }
+
+    #[test]
+    fn where_the_runtime_preloads_a_pod_does_not() {
+        let edits = Edits::of_a_lane_volume().completed_by_the_runtime();
+        let names: Vec<&str> = edits.variables.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, [WANTED, DOMAIN]);
+        assert_eq!(edits.library(), Edits::of_a_lane_volume().library());
+        assert!(edits.library().ends_with(".so"));
     }
 }

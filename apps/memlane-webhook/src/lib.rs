@@ -13,9 +13,10 @@
 //! | [`metrics`] | what is counted |
 //!
 //! ```
+//! use memlane_inject::Edits;
 //! use memlane_webhook::review;
 //!
-//! let refused = review::answer(b"{}").unwrap_err();
+//! let refused = review::answer(b"{}", &Edits::of_a_lane_volume()).unwrap_err();
 //! assert_eq!(refused.status, 400);
 //! ```
 

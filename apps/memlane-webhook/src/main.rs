@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use clap::error::ErrorKind;
 use kube::Client;
+use memlane_inject::Edits;
 use memlane_webhook::certificate::Terms;
 use memlane_webhook::keeper::{self, Keeper};
 use memlane_webhook::server::{self, Shown, State};
@@ -61,6 +62,10 @@ struct Args {
     /// How long a certificate is valid; it is renewed after two thirds of it
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = time, conflicts_with = "tls")]
     life: Duration,
+    /// Leave LD_PRELOAD to the node plugin, which completes it together with the container runtime (memlane csi node --nri): what
+    /// images preload themselves is kept. Pods have no lane on nodes where it does not
+    #[arg(long)]
+    keep_image_preload: bool,
     /// After SIGTERM, go on for this long: API servers may not yet know that another replica is to be asked
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     grace: Duration,
@@ -133,7 +138,11 @@ async fn run(args: Args) -> anyhow::Result<()> {
         signal(SignalKind::interrupt())?,
     ];
     let (over, end) = watch::channel(false);
-    let (shown, state) = (Arc::new(Shown::default()), Arc::new(State::default()));
+    let edits = match args.keep_image_preload {
+        true => Edits::of_a_lane_volume().completed_by_the_runtime(),
+        false => Edits::of_a_lane_volume(),
+    };
+    let (shown, state) = (Arc::new(Shown::default()), Arc::new(State::new(edits)));
     let keeping = keeping(&args, &shown, &state).await?;
     let (reviews, status) = (listen(args.listen).await?, listen(args.status).await?);
     info!(

@@ -83,10 +83,10 @@ impl Outcome {
     }
 }
 
-/// What is to be done to a pod of this namespace.
-pub fn edit(pod: &Value, namespace: Option<&str>, asked: &Asked<'_>) -> Outcome {
+/// What is to be done to a pod of this namespace so that its containers have these edits.
+pub fn edit(pod: &Value, namespace: Option<&str>, asked: &Asked<'_>, edits: &Edits) -> Outcome {
     match wish(pod, namespace) {
-        Wish::Lane(domain) => match add_lane(pod, domain.as_deref(), asked) {
+        Wish::Lane(domain) => match add_lane(pod, domain.as_deref(), asked, edits) {
             Ok(outcome) => outcome,
             Err(why) => Outcome::left_alone(why),
         },
@@ -148,12 +148,16 @@ fn is_domain(name: &str) -> bool {
 }
 
 /// The edits; `Err` says why there can be none.
-fn add_lane(pod: &Value, domain: Option<&str>, asked: &Asked<'_>) -> Result<Outcome, String> {
+fn add_lane(
+    pod: &Value,
+    domain: Option<&str>,
+    asked: &Asked<'_>,
+    edits: &Edits,
+) -> Result<Outcome, String> {
     let has_volume = has_lane_volume(pod)?;
-    let edits = Edits::of_a_lane_volume();
     let (mut patch, mut warnings) = (Vec::new(), Vec::new());
     for (at, container) in containers(pod, asked)? {
-        match container::edit(container, &at, &edits) {
+        match container::edit(container, &at, edits) {
             Ok(operations) => patch.extend(operations),
             Err(why) => warnings.push(about(container, why)),
         }

@@ -5,6 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use memlane_inject::Edits;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -73,11 +74,11 @@ struct Resource {
     resource: String,
 }
 
-/// Answers a review. Pods are always allowed: memlane edits a pod or leaves it alone.
+/// Answers a review. Pods are always allowed: memlane makes these edits to a pod, or leaves it alone.
 ///
 /// # Errors
 /// What is no AdmissionReview of [`VERSION`] about something.
-pub fn answer(body: &[u8]) -> Result<Answer, Refusal> {
+pub fn answer(body: &[u8], edits: &Edits) -> Result<Answer, Refusal> {
     let review: Review = serde_json::from_slice(body)
         .map_err(|e| bad(format!("this is no AdmissionReview: {e}")))?;
     if review.kind != "AdmissionReview" || !review.api_version.starts_with("admission.k8s.io/") {
@@ -95,7 +96,7 @@ pub fn answer(body: &[u8]) -> Result<Answer, Refusal> {
     }
     let request = Request::deserialize(review.request)
         .map_err(|e| bad(format!("the review has no request that can be read: {e}")))?;
-    let outcome = judge(&request);
+    let outcome = judge(&request, edits);
     Ok(Answer {
         review: reply(&request.uid, &outcome),
         outcome,
@@ -106,7 +107,7 @@ pub fn answer(body: &[u8]) -> Result<Answer, Refusal> {
 }
 
 /// What becomes of the object of a request.
-fn judge(request: &Request) -> Outcome {
+fn judge(request: &Request, edits: &Edits) -> Outcome {
     let Resource {
         group,
         version,
@@ -125,7 +126,8 @@ fn judge(request: &Request) -> Outcome {
         // What matters to memlane cannot be changed in a pod that exists.
         _ => return Outcome::NothingToDo,
     };
-    pod::edit(&request.object, request.namespace.as_deref(), &asked)
+    let namespace = request.namespace.as_deref();
+    pod::edit(&request.object, namespace, &asked, edits)
 }
 
 fn reply(uid: &str, outcome: &Outcome) -> Value {

@@ -16,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use memlane_inject::Edits;
 use rustls::crypto::ring;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -64,12 +65,25 @@ impl ResolvesServerCert for Shown {
 }
 
 /// What all connections share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct State {
+    /// What containers get.
+    pub edits: Edits,
     /// What is counted.
     pub metrics: Metrics,
     /// There is a certificate, and API servers were told its authority.
     pub is_ready: AtomicBool,
+}
+
+impl State {
+    /// Nothing is counted yet, and there is no certificate.
+    pub fn new(edits: Edits) -> State {
+        State {
+            edits,
+            metrics: Metrics::default(),
+            is_ready: AtomicBool::new(false),
+        }
+    }
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -207,7 +221,7 @@ async fn answer(request: Request<Incoming>, state: Arc<State>) -> Answer {
     }
     let begin = Instant::now();
     let reviewed = match body(request.into_body()).await {
-        Ok(body) => review::answer(&body),
+        Ok(body) => review::answer(&body, &state.edits),
         Err(refusal) => Err(refusal),
     };
     match reviewed {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use memlane_webhook::review;
+use memlane_inject::Edits;
+use memlane_webhook::review::{self, Answer, Refusal};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -31,10 +32,20 @@ fn review_of(request: &Value) -> Value {
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": whole})
 }
 
+fn answer(body: &[u8]) -> Result<Answer, Refusal> {
+    review::answer(body, &Edits::of_a_lane_volume())
+}
+
 /// What the API server gets: the response, with its patch as JSON.
 fn response_to(request: &Value) -> Value {
+    response_with(request, &Edits::of_a_lane_volume())
+}
+
+/// The same, where containers get these edits.
+fn response_with(request: &Value, edits: &Edits) -> Value {
     let body = review_of(request).to_string();
-    let review = review::answer(body.as_bytes()).expect("a review").review;
+    let answer = review::answer(body.as_bytes(), edits);
+    let review = answer.expect("a review").review;
     assert_eq!(review["apiVersion"], "admission.k8s.io/v1");
     assert_eq!(review["kind"], "AdmissionReview");
     let mut response = review["response"].clone();
@@ -48,8 +59,13 @@ fn response_to(request: &Value) -> Value {
 
 /// The pod as it is stored in the end.
 fn stored(request: &Value) -> Value {
+    stored_with(request, &Edits::of_a_lane_volume())
+}
+
+/// The same, where containers get these edits.
+fn stored_with(request: &Value, edits: &Edits) -> Value {
     let mut pod = request["object"].clone();
-    let response = response_to(request);
+    let response = response_with(request, edits);
     if let Some(patch) = response.get("patch") {
         let patch: json_patch::Patch = serde_json::from_value(patch.clone()).expect("a patch");
         json_patch::patch(&mut pod, &patch).expect("a patch that applies");
@@ -109,6 +125,31 @@ fn a_pod_that_was_edited_is_not_edited_again() {
         let mut request = read(&entry.path());
         request["object"] = stored(&request);
         assert_eq!(response_to(&request).get("patch"), None, "{name}");
+    }
+}
+
+/// What the image preloads is seen by the runtime only, and so are values from elsewhere.
+#[test]
+fn where_the_runtime_completes_the_list_the_pod_s_own_is_not_touched() {
+    let from_elsewhere = json!({"configMapKeyRef": {"name": "m", "key": "k"}});
+    let containers = json!([
+        {"name": "without"},
+        {"name": "own", "env": [{"name": "LD_PRELOAD", "value": "/a.so"}]},
+        {"name": "elsewhere", "env": [{"name": "LD_PRELOAD", "valueFrom": from_elsewhere}]},
+    ]);
+    let request = json!({"object": {"spec": {"containers": containers}}});
+    let edits = Edits::of_a_lane_volume().completed_by_the_runtime();
+    assert_eq!(response_with(&request, &edits).get("warnings"), None);
+    let pod = stored_with(&request, &edits);
+    for (n, container) in containers.as_array().expect("a list").iter().enumerate() {
+        let env = &pod["spec"]["containers"][n]["env"];
+        let of = |env: &Value, name: &str| {
+            let mut env = env.as_array().into_iter().flatten();
+            env.find(|variable| variable["name"] == name).cloned()
+        };
+        assert_eq!(of(env, "LD_PRELOAD"), of(&container["env"], "LD_PRELOAD"));
+        let wanted = of(env, "MEMLANE_PRELOAD").expect("set");
+        assert_eq!(wanted["value"], edits.library());
     }
 }
 
@@ -188,7 +229,7 @@ fn what_is_no_review_is_refused_and_the_reason_told() {
         (without_uid.into(), "missing field `uid`"),
         (of_another_kind.into(), "not Pod of v1"),
     ] {
-        let refused = review::answer(body.as_bytes()).expect_err(because);
+        let refused = answer(body.as_bytes()).expect_err(because);
         assert_eq!(refused.status, 400);
         assert!(refused.message.contains(because), "{}", refused.message);
         assert!(
@@ -198,7 +239,7 @@ fn what_is_no_review_is_refused_and_the_reason_told() {
         );
     }
     let cut = &b"{\"apiVersion\":\"\xff"[..];
-    assert_eq!(review::answer(cut).expect_err("no UTF-8").status, 400);
+    assert_eq!(answer(cut).expect_err("no UTF-8").status, 400);
 }
 
 // --- whatever is in a pod -----------------------------------------------------
@@ -368,13 +409,13 @@ proptest! {
 
     #[test]
     fn whatever_bytes_come_there_is_an_answer(body in proptest::collection::vec(proptest::num::u8::ANY, 0..256)) {
-        let _ = review::answer(&body);
+        let _ = answer(&body);
     }
 
     #[test]
     fn whatever_json_comes_there_is_an_answer(object in any(), request in any()) {
         let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
-        let _ = review::answer(review.to_string().as_bytes());
-        let _ = review::answer(review_of(&json!({"object": object})).to_string().as_bytes());
+        let _ = answer(review.to_string().as_bytes());
+        let _ = answer(review_of(&json!({"object": object})).to_string().as_bytes());
     }
 }

@@ -368,7 +368,8 @@ impl Drop for Running {
     }
 }
 
-fn send_signal(signal: &str, pid: i64) {
+/// Sends a signal to a process, or, with a number below zero, to a group.
+pub fn send_signal(signal: &str, pid: i64) {
     // A process that is gone already is no error.
     let _ = Command::new("/bin/sh")
         .args(["-c", &format!("kill -s {signal} -- {pid}")])

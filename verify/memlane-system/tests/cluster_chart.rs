@@ -38,6 +38,7 @@ const SETTINGS: [&[&str]; 4] = [
         "sharedDomains.front={shop,cart}",
         "node.seLinuxOptions.type=spc_t",
         "imagePullSecrets[0].name=ours",
+        "keepImagePreload=true",
     ],
     &[
         "volumes.enabled=true",

@@ -3,15 +3,21 @@
 //!
 //! Needs `target/cluster` (`./dev test-cluster`), memlane-webhook, memlane-csi, redis, runc and root.
 
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use memlane_system::blocks::skip;
+use memlane_system::blocks::{must, skip};
 use memlane_system::cluster::{CONTROL_PLANE, ControlPlane, Image, Installed, NODE, Node, has};
 use memlane_system::containers::root::{Root, found};
 use memlane_system::containers::upgraded;
+use memlane_system::harness::{TempDir, send_signal};
 
 const LIMIT: Duration = Duration::from_secs(90);
 const IMAGE: &str = "localhost/redis:test";
+/// The same programs, with a library that the image preloads itself.
+const PRELOADING: &str = "localhost/redis-preloading:test";
+/// What that library says when it is loaded.
+const PRELOADED: &str = "the image's own library is here";
 
 /// A cluster with memlane and an image of redis in it. `None`, and a word on standard error, where there can be none.
 fn cluster(settings: &[&str]) -> Option<Installed> {
@@ -33,7 +39,33 @@ fn cluster(settings: &[&str]) -> Option<Installed> {
         ..Image::default()
     };
     installed.node().import(&root, image);
+    put_library(&root);
+    let image = Image {
+        name: PRELOADING,
+        environment: &["LD_PRELOAD=/lib/libown.so"],
+        ..Image::default()
+    };
+    installed.node().import(&root, image);
     Some(installed)
+}
+
+/// Puts a library into it that says so when it is loaded.
+fn put_library(root: &Root) {
+    root.folder("lib");
+    let source = root.path().join("tmp/own.c");
+    let text = format!(
+        "#include <unistd.h>\n\
+         __attribute__((constructor)) static void loaded(void) {{\n\
+             static const char said[] = \"{PRELOADED}\\n\";\n\
+             ssize_t ignored = write(2, said, sizeof said - 1);\n\
+             (void)ignored;\n\
+         }}\n"
+    );
+    std::fs::write(&source, text).expect("written");
+    let mut compile = Command::new("cc");
+    compile.args(["-shared", "-fPIC", "-O1", "-o"]);
+    compile.arg(root.path().join("lib/libown.so")).arg(&source);
+    must(compile);
 }
 
 /// What is said of a pod beside its command.
@@ -41,6 +73,7 @@ fn cluster(settings: &[&str]) -> Option<Installed> {
 struct About<'a> {
     namespace: &'a str,
     name: &'a str,
+    image: &'a str,
     label: &'a str,
     annotation: &'a str,
     volume: &'a str,
@@ -52,6 +85,7 @@ impl<'a> About<'a> {
         About {
             namespace,
             name,
+            image: IMAGE,
             ..About::default()
         }
     }
@@ -61,6 +95,7 @@ impl<'a> About<'a> {
         let About {
             namespace,
             name,
+            image,
             label,
             annotation,
             volume,
@@ -76,7 +111,7 @@ spec:
   securityContext: {{runAsUser: 1000, runAsNonRoot: true, seccompProfile: {{type: RuntimeDefault}}}}
   containers:
     - name: redis
-      image: {IMAGE}
+      image: {image}
       imagePullPolicy: Never
       command: [{command}]
       env: [{{name: MEMLANE_STATS_ON_EXIT, value: '1'}}]
@@ -102,6 +137,11 @@ spec:
         plane.wait_until("the server", LIMIT, &args, |said| said == "True");
         let address = "jsonpath={.spec.clusterIP}";
         plane.say(&["get", "service", name, "-n", namespace, "-o", address])
+    }
+
+    /// Runs a command in this pod.
+    fn runs(self, plane: &ControlPlane, command: &str) {
+        plane.apply(&self.pod(command)).expect("a pod");
     }
 
     /// Asks redis for a while from this pod; what it says at its end.
@@ -156,6 +196,34 @@ fn a_label_gives_lanes_to_pods_and_a_restart_of_memlane_takes_none_away() {
     let page = installed.metrics();
     assert!(memory_bytes(&page, "shop", "redis") > 100_000, "{page}");
 
+    // The node's connections, by the names of pods.
+    About::of("shop", "steady").runs(
+        plane,
+        &format!("redis-benchmark, -h, {shop}, -t, get, -l, -c, '4'"),
+    );
+    let end = Instant::now() + LIMIT;
+    let is_shown = |said: &str| {
+        let from = |line: &str, own: &str, peer: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let own = words.iter().position(|word| *word == own);
+            own.is_some_and(|at| {
+                words.get(at + 1) == Some(&peer) && words.get(at + 2) == Some(&"MEMLANE")
+            })
+        };
+        let (client, server) = ("shop/steady/redis", "shop/redis/redis");
+        let shown = |own, peer| said.lines().any(|line| from(line, own, peer));
+        shown(client, server) && shown(server, client)
+    };
+    while !is_shown(&installed.on_the_node(&["ss", "--node"])) {
+        assert!(
+            Instant::now() < end,
+            "{}",
+            installed.on_the_node(&["ss", "--node"])
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    plane.say(&["delete", "pod", "steady", "-n", "shop", "--grace-period=1"]);
+
     // A pod of another namespace, and one that is labelled off: as without memlane.
     let off = About {
         label: "memlane.dev/lane: 'off'",
@@ -168,6 +236,7 @@ fn a_label_gives_lanes_to_pods_and_a_restart_of_memlane_takes_none_away() {
         assert!(!pod["spec"].to_string().contains("memlane-lane"), "{pod}");
     }
 
+    assert!(installed.domains().join("shop").is_dir());
     // The server's pod stays; new pods meet the new agent, by the new plugin.
     let restart = ["rollout", "restart", "daemonset/memlane-node"];
     plane.say(&[&restart[..], &["-n", "memlane"]].concat());
@@ -178,6 +247,9 @@ fn a_label_gives_lanes_to_pods_and_a_restart_of_memlane_takes_none_away() {
     // As the guide removes it: no new lanes, then no pods that have one, then no memlane.
     plane.say(&["delete", "mutatingwebhookconfiguration", "memlane"]);
     plane.say(&["delete", "namespace", "shop", "plain", "--timeout=90s"]);
+    // The domain goes with its last pod.
+    let domain = installed.domains().join("shop");
+    assert!(!domain.exists());
     installed.uninstall();
     let pods = installed.node().kubelet_folder().join("pods");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
@@ -230,4 +302,57 @@ fn namespaces_share_a_domain_only_where_the_operator_has_opened_it() {
         let phase = ["get", "pod", name, "-n", "bank", "-o", phase];
         assert_eq!(plane.say(&phase), "Pending");
     }
+}
+
+#[test]
+fn an_image_that_preloads_a_library_of_its_own_keeps_it() {
+    let Some(mut installed) = cluster(&["keepImagePreload=true"]) else {
+        return;
+    };
+    let preloading = |name| About {
+        image: PRELOADING,
+        ..About::of("shop", name)
+    };
+    let plane = installed.node().plane();
+    plane.namespace("shop", &[ON, RESTRICTED]);
+    let shop = About::of("shop", "redis").serves(plane);
+    let said = preloading("client").asks(plane, &shop);
+    assert!(said.contains(PRELOADED), "{said}");
+    assert!(upgraded(&said) >= 4, "{said}");
+
+    // A plugin that hangs holds no pod up that needs nothing of it; it is there again when it goes on.
+    let plugin = installed.node_plugin();
+    plane.namespace("plain", &[]);
+    send_signal("STOP", plugin);
+    let said = About::of("plain", "stranger").asks(plane, &shop);
+    assert!(!said.contains("memlane"), "{said}");
+    send_signal("CONT", plugin);
+    let said = preloading("again").asks(plane, &shop);
+    assert!(said.contains(PRELOADED), "{said}");
+
+    // The runtime's restart is one of its plugins' connections, too.
+    installed.node_mut().restart_containerd();
+    let plane = installed.node().plane();
+    let said = preloading("later").asks(plane, &shop);
+    assert!(said.contains(PRELOADED), "{said}");
+    assert!(upgraded(&said) >= 4, "{said}");
+}
+
+#[test]
+fn where_the_runtime_asks_no_plugins_pods_have_no_lane_and_what_their_images_preload() {
+    let empty = TempDir::new("no-nri");
+    let elsewhere = format!("node.nriDir={}", empty.path().display());
+    let Some(installed) = cluster(&["keepImagePreload=true", &elsewhere]) else {
+        return;
+    };
+    let plane = installed.node().plane();
+    plane.namespace("shop", &[ON, RESTRICTED]);
+    let shop = About::of("shop", "redis").serves(plane);
+    let client = About {
+        image: PRELOADING,
+        ..About::of("shop", "client")
+    };
+    let said = client.asks(plane, &shop);
+    assert!(said.contains(PRELOADED), "{said}");
+    assert!(!said.contains("memlane"), "{said}");
 }

@@ -1,11 +1,14 @@
 //! The service, by which the node's functions are called.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 
 use super::Node;
+use super::lane::is_lane;
 use crate::metrics::Metrics;
+use crate::nri::Known;
 use crate::proto::node_server::Node as Called;
 use crate::proto::node_service_capability::Rpc;
 use crate::proto::node_service_capability::rpc::Type;
@@ -29,18 +32,27 @@ const OFFERED: [Type; 5] = [
     Type::GetVolumeHealth,
 ];
 
+/// How long a pod with a lane waits for the container runtime to know the plugin: then its containers are made, and the runtime
+/// should ask the plugin about them.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The service *Node*.
 #[derive(Clone)]
 pub struct Service {
     node: Arc<Node>,
     metrics: Arc<Metrics>,
+    runtime: Option<Known>,
 }
 
 impl Service {
-    /// The service of a node.
+    /// The service of a node, and of its plugin of the container runtime, if it has one.
     #[must_use]
-    pub fn new(node: Arc<Node>, metrics: Arc<Metrics>) -> Service {
-        Service { node, metrics }
+    pub fn new(node: Arc<Node>, metrics: Arc<Metrics>, runtime: Option<Known>) -> Service {
+        Service {
+            node,
+            metrics,
+            runtime,
+        }
     }
 
     async fn run<T: Send + 'static>(
@@ -84,6 +96,11 @@ impl Called for Service {
         request: Request<NodePublishVolumeRequest>,
     ) -> Result<Response<NodePublishVolumeResponse>, Status> {
         let request = request.into_inner();
+        if let Some(runtime) = &self.runtime
+            && is_lane(&request.volume_context)
+        {
+            runtime.decided(PATIENCE).await;
+        }
         self.run("NodePublishVolume", move |node| {
             node.publish(&request)?;
             Ok(NodePublishVolumeResponse {})

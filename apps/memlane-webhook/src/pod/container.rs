@@ -4,12 +4,10 @@ use std::fmt;
 
 use memlane_inject::Edits;
 use memlane_inject::edits::{IN_CONTAINER, PRELOAD};
+use memlane_inject::preload::{Joined, join};
 use serde_json::{Value, json};
 
 use super::{VOLUME, append, list, mount};
-
-/// Our library's file name, wherever it lies.
-const LIBRARY: &str = "libmemlane_preload.so";
 
 /// Why a container is left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +90,7 @@ fn add_variables(container: &Value, at: &str, edits: &Edits) -> Result<Vec<Value
             Some(n) if *name == PRELOAD => {
                 operations.extend(add_to_preload(&env[n], &format!("{at}/env/{n}"), value)?);
             }
-            // A domain that the container names itself stays.
+            // What else the container says itself stays.
             Some(_) => {}
             None => {
                 let variable = json!({"name": name, "value": value});
@@ -114,19 +112,14 @@ fn add_to_preload(variable: &Value, at: &str, library: &str) -> Result<Option<Va
         Value::String(theirs) => theirs,
         _ => return Err(Why::Malformed),
     };
-    if theirs.split([':', ' ']).any(|path| path == library) {
-        return Ok(None);
+    match join(theirs, library) {
+        Joined::Changed(both) => {
+            let path = format!("{at}/value");
+            Ok(Some(json!({"op": "add", "path": path, "value": both})))
+        }
+        Joined::Same => Ok(None),
+        Joined::Other => Err(Why::PreloadsMemlane),
     }
-    if theirs.contains(LIBRARY) {
-        return Err(Why::PreloadsMemlane);
-    }
-    let both = match theirs {
-        "" => library.to_owned(),
-        theirs => format!("{theirs}:{library}"),
-    };
-    Ok(Some(
-        json!({"op": "add", "path": format!("{at}/value"), "value": both}),
-    ))
 }
 
 #[cfg(test)]

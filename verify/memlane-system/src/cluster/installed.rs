@@ -52,6 +52,11 @@ impl Installed {
         &self.node
     }
 
+    /// The cluster, to be changed.
+    pub fn node_mut(&mut self) -> &mut Node {
+        &mut self.node
+    }
+
     /// A command of helm about this installation: `install`, `upgrade`.
     pub fn helm(&self, verb: &str, settings: &[&str]) -> Command {
         let folder = |name: &str| self.node.folder().join(name).display().to_string();
@@ -62,6 +67,7 @@ impl Installed {
             format!("node.stateDir={}", folder("state")),
             format!("node.runDir={}", folder("run")),
             format!("node.containerdDir={}", folder("containerd-state")),
+            format!("node.nriDir={}", self.node.nri_folder().display()),
         ];
         let mut command = Command::new(program("helm"));
         command.arg("--kubeconfig").arg(self.node.plane().admin());
@@ -117,6 +123,38 @@ impl Installed {
         let pod = pod.trim().trim_start_matches("pod/");
         let page = format!("/api/v1/namespaces/memlane/pods/{pod}:9469/proxy/metrics");
         plane.say(&["get", "--raw", &page])
+    }
+
+    /// What `memlane` says in the container `exporter` of the node's pod, which sees all programs of the node.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn on_the_node(&self, words: &[&str]) -> String {
+        let exec = ["exec", "-n", "memlane", WORKLOADS[0], "-c", "exporter"];
+        let memlane = [&["--", "memlane"], words].concat();
+        self.node.plane().say(&[&exec[..], &memlane].concat())
+    }
+
+    /// The process id of the node plugin.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn node_plugin(&self) -> i64 {
+        let socket = self.node.kubelet_folder().join("plugins/csi.memlane.dev");
+        let socket = socket.display().to_string();
+        let is_it = |pid: &i64| {
+            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command);
+            command.contains("memlane-csi") && command.contains(&socket)
+        };
+        let all = std::fs::read_dir("/proc").expect("processes").flatten();
+        let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.find(is_it).expect("the node plugin runs")
+    }
+
+    /// Where the node has a folder for each domain.
+    pub fn domains(&self) -> PathBuf {
+        self.node.folder().join("run")
     }
 
     /// What its pods say.

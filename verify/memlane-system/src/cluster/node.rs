@@ -131,6 +131,21 @@ impl Node {
         kubelet_folder(self.dir.path())
     }
 
+    /// Where the socket of containerd's plugins is (NRI).
+    pub fn nri_folder(&self) -> PathBuf {
+        nri_folder(self.dir.path())
+    }
+
+    /// Ends containerd, and starts it again. Pods run on.
+    ///
+    /// # Panics
+    /// If it does not come back.
+    pub fn restart_containerd(&mut self) {
+        self.containerd = None;
+        self.containerd = Some(start_containerd(self.dir.path()));
+        self.wait_until_ready();
+    }
+
     /// A folder for what belongs to it.
     pub fn folder(&self) -> &Path {
         self.dir.path()
@@ -225,6 +240,10 @@ fn kubelet_folder(dir: &Path) -> PathBuf {
     dir.join("kubelet")
 }
 
+fn nri_folder(dir: &Path) -> PathBuf {
+    dir.join("nri")
+}
+
 fn socket(dir: &Path) -> PathBuf {
     dir.join("containerd.sock")
 }
@@ -278,10 +297,13 @@ state = '{dir}/containerd-state'
     bin_dirs = ['{CNI}']
     conf_dir = '{dir}/cni'
 [plugins.'io.containerd.nri.v1.nri']
-  disable = true
+  socket_path = '{nri}/nri.sock'
+  plugin_path = '{nri}/plugins'
+  plugin_config_path = '{nri}/conf.d'
 "#,
         dir = dir.display(),
         socket = socket(dir).display(),
+        nri = nri_folder(dir).display(),
     );
     let network = format!(
         r#"{{"cniVersion": "1.0.0", "name": "pods", "plugins": [

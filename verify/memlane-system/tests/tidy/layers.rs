@@ -52,7 +52,7 @@ fn table_of_its_own(section: &str) -> Option<String> {
 }
 
 /// The packages that may use another package of their own layer, and which one. For the lanes: docs/decisions/0011.
-const WITHIN_A_LAYER: [(&str, &str); 9] = [
+const WITHIN_A_LAYER: [(&str, &str); 10] = [
     ("memlane-block", "memlane-transport"),
     ("memlane-block-frontends", "memlane-block"),
     ("memlane-block-frontends", "memlane-transport"),
@@ -61,6 +61,7 @@ const WITHIN_A_LAYER: [(&str, &str); 9] = [
     ("memlane", "memlane-agent"),
     ("memlane", "memlane-inject"),
     ("memlane", "memlane-observe"),
+    ("memlane-csi", "memlane-inject"),
     ("memlane-webhook", "memlane-inject"),
 ];
 
