@@ -4,25 +4,31 @@ use std::time::Instant;
 
 use memlane_agent::kernel::{Btf, Record};
 use memlane_agent::pairs::{Asker, Pairs, Verdict};
-use memlane_socket::protocol::agent::{Answer, LEN, Outcome, Question, Refusal, Role};
+use memlane_socket::protocol::agent::{
+    Across, Answer, LEN, Outcome, Parting, Question, Refusal, Role,
+};
 
 /// A question or an answer: refused, or the same after encoding it again.
 pub fn agent_message(bytes: &[u8]) -> bool {
     let question = Question::decode(bytes);
     let answer = Answer::decode(bytes);
-    assert!(
-        question.is_none() || answer.is_none(),
-        "one kind or the other"
-    );
+    let parting = Parting::decode(bytes);
+    let kinds = [question.is_some(), answer.is_some(), parting.is_some()];
+    assert!(kinds.iter().filter(|&&is| is).count() <= 1, "of one kind");
     if let Some(question) = question {
         assert_eq!(bytes.len(), LEN);
         assert_eq!(Question::decode(&question.encode()), Some(question));
     }
     if let Some(answer) = answer {
-        assert_eq!(bytes.len(), LEN);
-        assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        let (encoded, len) = answer.encode();
+        assert_eq!(bytes.len(), len);
+        assert_eq!(Answer::decode(&encoded[..len]), Some(answer));
     }
-    question.is_some() || answer.is_some()
+    if let Some(parting) = parting {
+        assert_eq!(bytes.len(), LEN);
+        assert_eq!(Parting::decode(&parting.encode()), Some(parting));
+    }
+    kinds.contains(&true)
 }
 
 /// Any two sockets, whatever the kernel says of them: only ends with opposite roles meet, and each of them once.
@@ -69,11 +75,24 @@ pub(crate) fn messages() -> Vec<(&'static str, Vec<u8>)> {
         inode: 0x1122_3344,
         role: Role::Accepted,
     };
-    let answer = |outcome| Answer { id: 7, outcome }.encode().to_vec();
+    let answer = |outcome| {
+        let (bytes, len) = Answer { id: 7, outcome }.encode();
+        bytes[..len].to_vec()
+    };
+    let across = Across {
+        peer: 9,
+        own: 0x85_0000,
+        theirs: 0xa7_0000,
+        ring_size: 32_768,
+        serial: 2,
+    };
+    let parting = Parting { peer: 9, serial: 2 };
     vec![
         ("question", question.encode().to_vec()),
         ("meet", answer(Outcome::Meet { peer: 9 })),
         ("refuse", answer(Outcome::Refuse(Refusal::Forged))),
+        ("across", answer(Outcome::Across(across))),
+        ("part", parting.encode().to_vec()),
     ]
 }
 

@@ -96,7 +96,9 @@ fn says(conn: &OwnedFd, bytes: &[u8], fds: &[i32]) {
 }
 
 fn answer(id: u64, outcome: Outcome) -> [u8; LEN] {
-    Answer { id, outcome }.encode()
+    let (bytes, len) = Answer { id, outcome }.encode();
+    assert_eq!(len, LEN);
+    bytes[..LEN].try_into().expect("as long")
 }
 
 const MEET: Outcome = Outcome::Meet { peer: 77 };

@@ -85,7 +85,7 @@ impl Asker {
     fn refusal(&self) -> Refusal {
         match self.outcome() {
             Outcome::Refuse(why) => why,
-            Outcome::Meet { .. } => panic!("introduced"),
+            Outcome::Meet { .. } | Outcome::Across(_) => panic!("introduced"),
         }
     }
 }

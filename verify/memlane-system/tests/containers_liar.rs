@@ -83,6 +83,7 @@ impl Meeting {
             };
             match Answer::decode(&bytes).expect("an answer").outcome {
                 Outcome::Meet { .. } => return got.fds[0].take().expect("an end"),
+                Outcome::Across(_) => panic!("there is no other machine"),
                 Outcome::Refuse(_) => {
                     sock::send_to_peer(asks.raw(), &question.encode(), &[]).expect("it hears");
                 }
