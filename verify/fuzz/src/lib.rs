@@ -23,6 +23,7 @@ use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
+pub mod across;
 pub mod agent;
 pub mod devmem;
 pub mod frames;
@@ -55,11 +56,12 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 29] = [
+pub const TARGETS: [(&str, Target); 30] = [
     ("clc_message", clc_message),
     ("agent_message", agent::agent_message),
     ("agent_record", agent::agent_record),
     ("kernel_types", agent::kernel_types),
+    ("region", across::region),
     ("stats_page", stats_page),
     ("elf", elf),
     ("ring_ops", ring_ops),

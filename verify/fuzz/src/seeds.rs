@@ -27,6 +27,7 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("agent_message", crate::agent::messages()),
         of("agent_record", crate::agent::records()),
         of("kernel_types", crate::agent::types()),
+        of("region", crate::across::scribbles()),
         of("stats_page", stats_pages()),
         of("elf", elves()),
         of("ring_ops", ring_ops()),

@@ -171,25 +171,32 @@ impl Participants {
         wait: &dyn Fn(Duration),
     ) -> Result<usize, JoinError> {
         let entries = || (0..MACHINES).map(|place| (place, region.participant(place)));
-        let own = entries().find(|(_, entry)| machine_of(entry) == identity.machine);
-        // Nobody: an agent was killed just after it had claimed the place.
-        let left = || entries().filter(|(_, entry)| machine_of(entry) == 0);
-        let free = || left().find(|(_, entry)| load(&entry.epoch) == 0);
-        let Some((place, entry)) = own.or_else(free).or_else(|| left().next()) else {
-            return Err(JoinError::Full);
-        };
-        let (was, beat) = (load(&entry.epoch), load(&entry.heartbeat));
-        if was != 0 {
-            wait(LOOK);
-            if load(&entry.epoch) != was || load(&entry.heartbeat) != beat {
-                return Err(JoinError::Twice);
+        // Others that begin at the same time take one free place each.
+        for _ in 0..MACHINES {
+            let own = entries().find(|(_, entry)| machine_of(entry) == identity.machine);
+            // Nobody: an agent was killed just after it had claimed the place.
+            let left = || entries().filter(|(_, entry)| machine_of(entry) == 0);
+            let free = || left().find(|(_, entry)| load(&entry.epoch) == 0);
+            let Some((place, entry)) = own.or_else(free).or_else(|| left().next()) else {
+                return Err(JoinError::Full);
+            };
+            let (was, beat) = (load(&entry.epoch), load(&entry.heartbeat));
+            if was != 0 {
+                wait(LOOK);
+                if load(&entry.epoch) != was || load(&entry.heartbeat) != beat {
+                    return Err(JoinError::Twice);
+                }
+            }
+            let order = Ordering::SeqCst;
+            if entry
+                .epoch
+                .compare_exchange(was, epoch, order, order)
+                .is_ok()
+            {
+                return Ok(place);
             }
         }
-        let order = Ordering::SeqCst;
-        match entry.epoch.compare_exchange(was, epoch, order, order) {
-            Ok(_) => Ok(place),
-            Err(_) => Participants::claim(region, identity, epoch, wait),
-        }
+        Err(JoinError::Full)
     }
 
     /// This machine's place.
