@@ -277,11 +277,9 @@ impl Region {
             }
         }
         let zeros = [0u8; PAGE];
-        let pages = (at..at + len).step_by(PAGE);
+        let mut pages = (at..at + len).step_by(PAGE);
         // SAFETY: `zeros` has as many bytes as are copied; the window refuses what lies outside.
-        pages.fold(true, |good, at| {
-            good && unsafe { self.bytes().copy_in(at, zeros.as_ptr(), PAGE) }
-        })
+        pages.all(|at| unsafe { self.bytes().copy_in(at, zeros.as_ptr(), PAGE) })
     }
 
     /// Gives the memory of an extent back to the host, where that is possible.

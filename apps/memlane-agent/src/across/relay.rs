@@ -17,8 +17,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How often an agent looks at its mail while somebody waits for it …
+/// How often an agent looks at its mail while messages follow each other: a handshake has four, one behind the other …
+const QUICK: Duration = Duration::from_micros(50);
+/// … which it takes for this long after the last one …
+const QUICK_FOR: Duration = Duration::from_millis(5);
+/// … while somebody waits, or has waited within the last second …
 const BUSY: Duration = Duration::from_millis(1);
+const BUSY_FOR: Duration = Duration::from_secs(1);
 /// … and while nobody does.
 const IDLE: Duration = Duration::from_millis(20);
 /// How often it looks after processes that were there before it.
@@ -159,6 +164,10 @@ pub struct Relay {
     next_burial: Instant,
     /// An answer to one of our questions may come until then.
     hopes: Instant,
+    /// A message was taken or posted since the last turn …
+    has_moved: bool,
+    /// … and when that was so last.
+    moved: Instant,
     acts: Vec<Act>,
     tally: Tally,
     random: Box<dyn FnMut() -> u64 + Send>,
@@ -194,6 +203,8 @@ impl Relay {
             next_look: now,
             next_burial: now + BURIAL,
             hopes: now,
+            has_moved: false,
+            moved: now,
             acts: Vec::new(),
             tally: Tally::default(),
             random,
@@ -238,7 +249,7 @@ impl Relay {
                 let places: Vec<usize> = self.who.living(now).map(|(place, _)| place).collect();
                 if !places.is_empty() {
                     self.hopes = now + PATIENCE;
-                    self.next_look = self.next_look.min(now + BUSY);
+                    self.next_look = self.next_look.min(now + QUICK);
                 }
                 for place in places {
                     let process = party.name;
@@ -351,7 +362,15 @@ impl Relay {
             || !self.matches.is_empty()
             || self.hopes > now
             || self.outboxes.iter().any(|outbox| !outbox.is_empty());
-        let next = (now + if is_busy { BUSY } else { IDLE }).min(self.who.next_beat());
+        if core::mem::take(&mut self.has_moved) {
+            self.moved = now;
+        }
+        let rest = match now.saturating_duration_since(self.moved) {
+            since if since < QUICK_FOR => QUICK,
+            since if is_busy || since < BUSY_FOR => BUSY,
+            _ => IDLE,
+        };
+        let next = (now + rest).min(self.who.next_beat());
         self.next_look = if is_due {
             next
         } else {
@@ -421,6 +440,7 @@ impl Relay {
     // --- mail -----------------------------------------------------------------
 
     fn post(&mut self, place: usize, mail: Mail) {
+        self.has_moved = true;
         let outbox = &mut self.outboxes[place];
         if matches!(mail, Mail::Ask { .. }) && outbox.len() >= OUTBOX {
             return;
@@ -461,6 +481,7 @@ impl Relay {
             let Some(words) = self.cursors[place].take(ring) else {
                 break;
             };
+            self.has_moved = true;
             self.hear(place, &words, runs, pairs, parties, now);
         }
         let (to_other, to_us) = (self.region.ring(own, place), self.region.ring(place, own));
@@ -497,27 +518,21 @@ impl Relay {
             Some(Mail::Failed { key, channel, why }) => {
                 self.failed(place, key, channel, why, pairs);
             }
-            Some(Mail::Relay { channel, bytes }) => {
-                if self
-                    .channels
-                    .get(&channel)
-                    .is_some_and(|c| c.place == place)
-                {
-                    self.acts.push(Act::Deliver(channel, bytes));
-                }
+            Some(Mail::Relay { channel, bytes }) if self.is_of(channel, place) => {
+                self.acts.push(Act::Deliver(channel, bytes));
             }
-            Some(Mail::Ended { channel }) => {
-                if self
-                    .channels
-                    .get(&channel)
-                    .is_some_and(|c| c.place == place)
-                {
-                    self.channels.remove(&channel);
-                    self.acts.push(Act::EndChannel(channel));
-                }
+            Some(Mail::Ended { channel }) if self.is_of(channel, place) => {
+                self.channels.remove(&channel);
+                self.acts.push(Act::EndChannel(channel));
             }
-            None => {}
+            Some(Mail::Relay { .. } | Mail::Ended { .. }) | None => {}
         }
+    }
+
+    /// Is this channel one to the machine at that place?
+    fn is_of(&self, channel: u64, place: usize) -> bool {
+        let known = self.channels.get(&channel);
+        known.is_some_and(|channel| channel.place == place)
     }
 
     // --- the accepting end's side ----------------------------------------------
@@ -606,7 +621,7 @@ impl Relay {
             until: now + PATIENCE,
         };
         self.matches.insert(channel, proposed);
-        self.next_look = self.next_look.min(now + BUSY);
+        self.next_look = self.next_look.min(now + QUICK);
         let found = Mail::Found {
             key,
             process: bond.party.name,
@@ -823,7 +838,7 @@ impl Relay {
             until: now + HANDSHAKE,
         };
         self.channels.insert(channel, open);
-        self.next_look = self.next_look.min(now + BUSY);
+        self.next_look = self.next_look.min(now + QUICK);
         self.tally.met += 1;
         self.acts.push(Act::Introduce {
             asker,

@@ -7,6 +7,7 @@
 use super::{BY_AGENT, drop_group, find, free_chunk, is_ours_to_read, keep_life_line};
 use super::{Locked, NOT_TOLD, OwnChunk, PeerChunk, PeerDmb};
 use super::{show_chunk, write_header};
+use crate::faults::{self, Step};
 use crate::protocol::agent::{Across, Parting};
 use crate::protocol::board::BOARDS;
 use crate::state::process::PROCESS;
@@ -93,6 +94,7 @@ fn place_own(locked: &mut Locked<'_>, i: usize, group: u32, (base, ring_size): (
     BOARDS[i].is_to_arrive.store(0, Ordering::Relaxed);
     BOARDS[i].is_across.store(1, Ordering::Relaxed);
     show_chunk(i, base, ring_size);
+    faults::at(Step::ChunkMade);
 }
 
 /// The chunk that the agent has shown, which the peer now names. `None`: there is none, or the peer has not made it yet.
