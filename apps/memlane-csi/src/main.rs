@@ -314,6 +314,10 @@ fn node(common: &Common, args: OfNode, plugin: &Plugin) -> anyhow::Result<node::
     lanes.tidy();
     let topology = common.topology.iter().cloned().collect();
     let node = Arc::new(Node::new(id, topology, memlane, lanes));
+    let shown = Arc::clone(&node);
+    plugin
+        .metrics
+        .show(move |registry| shown.register_health(registry));
     let runtime = plugin.nri.as_ref().map(Nri::known);
     Ok(node::Service::new(
         node,

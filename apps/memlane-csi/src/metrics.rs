@@ -1,10 +1,10 @@
-//! Calls that were answered, for Prometheus.
+//! The page for Prometheus: calls that were answered, and on a node the health of its volumes.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -17,11 +17,17 @@ use tonic::{Code, Response, Status};
 /// Most bytes of a question that are read.
 const QUESTION: usize = 8 << 10;
 
-type Labels = Vec<(&'static str, String)>;
+/// What the names of all metrics begin with.
+const PREFIX: &str = "memlane_csi";
 
-/// What is counted.
+type Labels = Vec<(&'static str, String)>;
+/// Registers what is found out when somebody asks.
+type Found = Box<dyn Fn(&mut Registry) + Send + Sync>;
+
+/// What is counted, and what is found out when somebody asks.
 pub struct Metrics {
     registry: Registry,
+    found: OnceLock<Found>,
     calls: Family<Labels, Counter>,
     seconds: Family<Labels, Histogram>,
     containers: Family<Labels, Counter>,
@@ -30,7 +36,7 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Metrics {
-        let mut registry = Registry::with_prefix("memlane_csi");
+        let mut registry = Registry::with_prefix(PREFIX);
         let calls = Family::<Labels, Counter>::default();
         registry.register("calls", "Calls answered", calls.clone());
         // From a millisecond to a minute and a half.
@@ -47,6 +53,7 @@ impl Default for Metrics {
         registry.register("runtime_knows_plugin", help, runtime_knows_plugin.clone());
         Metrics {
             registry,
+            found: OnceLock::new(),
             calls,
             seconds,
             containers,
@@ -101,10 +108,21 @@ impl Metrics {
         self.runtime_knows_plugin.set(known.into());
     }
 
+    /// Shows also what this function registers, which is called for each page. The first one counts.
+    pub fn show(&self, found: impl Fn(&mut Registry) + Send + Sync + 'static) {
+        let _ = self.found.set(Box::new(found));
+    }
+
     pub(crate) fn page(&self) -> String {
         let mut page = String::new();
         // A String takes everything.
-        let _ = encode(&mut page, &self.registry);
+        let _ = encode_registry(&mut page, &self.registry);
+        if let Some(found) = self.found.get() {
+            let mut registry = Registry::with_prefix(PREFIX);
+            found(&mut registry);
+            let _ = encode_registry(&mut page, &registry);
+        }
+        let _ = encode_eof(&mut page);
         page
     }
 
@@ -140,7 +158,7 @@ async fn answer(mut stream: TcpStream, metrics: Arc<Metrics>) -> std::io::Result
         true => (
             "200 OK",
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            metrics.page(),
+            tokio::task::spawn_blocking(move || metrics.page()).await?,
         ),
         false => ("404 Not Found", "text/plain", String::new()),
     };

@@ -2,6 +2,8 @@
 //!
 //! An identifier is `KEY@STORE`. The key follows from the name that the orchestrator chose, so a repeated call finds what
 //! the first one made. A plain name is its own key, which a person can read on the disk; any other is hashed.
+//!
+//! A mirrored volume is `KEY@A@B`, with its stores in the order of their names. Its copy in store B is called `KEY@B@A` there.
 
 use std::fmt;
 
@@ -51,6 +53,8 @@ impl Kind {
 pub struct VolumeId {
     store: String,
     key: String,
+    /// The store of the other copy.
+    beside: Option<String>,
 }
 
 impl VolumeId {
@@ -77,8 +81,11 @@ impl VolumeId {
             true => format!("{plain}{name}"),
             false => format!("{hashed}{}", hash(name)),
         };
-        let store = store.to_owned();
-        Ok(VolumeId { store, key })
+        Ok(VolumeId {
+            store: store.to_owned(),
+            key,
+            beside: None,
+        })
     }
 
     /// Reads an identifier. `None`: it is not one that this driver gives, so nothing has it.
@@ -96,7 +103,7 @@ impl VolumeId {
     }
 
     fn read(kind: Kind, text: &str) -> Option<VolumeId> {
-        let (key, store) = text.split_once('@')?;
+        let (key, place) = text.split_once('@')?;
         let [plain, hashed] = kind.prefixes();
         let is_key = match (key.strip_prefix(plain), key.strip_prefix(hashed)) {
             (Some(name), _) => {
@@ -105,10 +112,27 @@ impl VolumeId {
             (_, Some(hash)) => hash.len() == 32 && hash.bytes().all(is_hex),
             _ => false,
         };
-        (is_key && store_name(store).is_ok()).then(|| VolumeId {
+        let (store, beside) = stores(place)?;
+        let fits = is_key && (kind == Kind::Volume || beside.is_none());
+        fits.then(|| VolumeId {
             store: store.to_owned(),
             key: key.to_owned(),
+            beside: beside.map(str::to_owned),
         })
+    }
+
+    /// The volume with this key of which a node has mapped the copy of this session.
+    #[must_use]
+    pub fn of_session(session: &str, node: &str, key: &str) -> Option<VolumeId> {
+        let place = session.strip_prefix(node)?.strip_prefix('@')?;
+        VolumeId::read(Kind::Volume, &format!("{key}@{place}"))
+    }
+
+    /// The same volume, with another copy in this store.
+    #[must_use]
+    pub fn with(mut self, beside: Option<&str>) -> VolumeId {
+        self.beside = beside.map(str::to_owned);
+        self
     }
 
     /// Where a list goes on: behind the entry with this identifier. `None`: at its beginning.
@@ -133,16 +157,66 @@ impl VolumeId {
         &self.key
     }
 
-    /// The store's name.
+    /// The store's name; of a mirrored volume, the store of the copy that is meant.
     #[must_use]
     pub fn store(&self) -> &str {
         &self.store
     }
+
+    /// The store of the other copy, if the volume is mirrored.
+    #[must_use]
+    pub fn beside(&self) -> Option<&str> {
+        self.beside.as_deref()
+    }
+
+    /// The volume's copies, in the order of their stores' names; of a volume that is not mirrored, itself.
+    #[must_use]
+    pub fn copies(&self) -> Vec<VolumeId> {
+        let other = self.beside.as_ref().map(|beside| VolumeId {
+            store: beside.clone(),
+            key: self.key.clone(),
+            beside: Some(self.store.clone()),
+        });
+        let mut all: Vec<VolumeId> = [Some(self.clone()), other].into_iter().flatten().collect();
+        all.sort();
+        all
+    }
+
+    /// The identifier that the orchestrator knows, which is that of the first copy.
+    #[must_use]
+    pub fn whole(&self) -> VolumeId {
+        self.copies().swap_remove(0)
+    }
+
+    /// The session by which a node uses this copy: also the folder that the store's server gives to that node.
+    #[must_use]
+    pub fn session(&self, node: &str) -> String {
+        session(node, &self.place())
+    }
+
+    /// The part behind the key.
+    fn place(&self) -> String {
+        match &self.beside {
+            Some(beside) => format!("{}@{beside}", self.store),
+            None => self.store.clone(),
+        }
+    }
+}
+
+/// Reads the part of an identifier behind the key.
+fn stores(place: &str) -> Option<(&str, Option<&str>)> {
+    let (store, beside) = match place.split_once('@') {
+        Some((store, beside)) => (store, Some(beside)),
+        None => (place, None),
+    };
+    let fits = |name: &str| store_name(name).is_ok();
+    let other = beside.is_none_or(|beside| fits(beside) && beside != store);
+    (fits(store) && other).then_some((store, beside))
 }
 
 impl fmt::Display for VolumeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.key, self.store)
+        write!(f, "{}@{}", self.key, self.place())
     }
 }
 
@@ -180,10 +254,16 @@ pub fn node_id(host: &str) -> Result<String, String> {
     })
 }
 
-/// The session of a node with a store: also the folder that the store's server gives to that node.
+/// The session of a node with a store.
 #[must_use]
 pub fn session(node: &str, store: &str) -> String {
     format!("{node}@{store}")
+}
+
+/// Whether a name is short enough to be that of a session.
+#[must_use]
+pub fn fits_session(session: &str) -> bool {
+    session.len() <= SESSION_LIMIT
 }
 
 #[cfg(test)]
@@ -226,6 +306,23 @@ mod tests {
         for strange in ["x", "v-@s", "s-a@s", "v-a", "v-a@", "v-a@s@s", "x-12@s"] {
             let read = VolumeId::parse(Kind::Volume, strange).expect("harmless");
             assert_eq!(read, None, "{strange}");
+        }
+    }
+
+    #[test]
+    fn a_mirrored_volume_has_one_identifier_and_a_name_for_each_copy() {
+        let id = VolumeId::of_volume("a", "s2")
+            .expect("a name")
+            .with(Some("s1"));
+        assert_eq!(id.whole().to_string(), "v-a@s1@s2");
+        let copies: Vec<String> = id.copies().iter().map(VolumeId::to_string).collect();
+        assert_eq!(copies, ["v-a@s1@s2", "v-a@s2@s1"]);
+        assert_eq!(id.session("n"), "n@s2@s1");
+        assert_eq!(VolumeId::of_session("n@s2@s1", "n", "v-a"), Some(id));
+        assert_eq!(VolumeId::of_session("n2@s2@s1", "n", "v-a"), None);
+        for strange in ["v-a@s@s", "v-a@s@", "v-a@s@t@u", "s-a@s@t"] {
+            let read = |kind| VolumeId::parse(kind, strange).expect("harmless");
+            assert_eq!((read(Kind::Volume), read(Kind::Snapshot)), (None, None));
         }
     }
 

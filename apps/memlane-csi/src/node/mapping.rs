@@ -10,7 +10,7 @@ use tonic::Status;
 use crate::command::run;
 use crate::parameters::Frontend;
 use crate::text::{is_plain, required};
-use crate::volume_id::{VolumeId, session};
+use crate::volume_id::VolumeId;
 
 /// In the publish context: where the store's server listens, as `memlane map` takes it.
 pub const SERVERS: &str = "memlane.dev/servers";
@@ -37,7 +37,7 @@ pub struct Memlane {
 #[derive(Deserialize, Clone, Debug)]
 pub(super) struct Mapped {
     volume: String,
-    session: String,
+    pub(super) session: String,
     /// The device.
     pub(super) shown_as: PathBuf,
     pub(super) read_only: bool,
@@ -46,6 +46,12 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
+    /// Which volume it is. `None`: it is none of this node's, but of somebody who uses `memlane map` here.
+    pub(super) fn id(&self, node: &str) -> Option<VolumeId> {
+        let key = self.volume.strip_suffix(".ro").unwrap_or(&self.volume);
+        VolumeId::of_session(&self.session, node, key)
+    }
+
     /// The server has refused it, or has given it to somebody else: it does not come back by itself.
     pub(super) fn is_over(&self) -> bool {
         self.state.starts_with("failed") || self.state == "closed"
@@ -137,10 +143,8 @@ impl Memlane {
 
     /// What a node has mapped of a volume.
     pub(super) fn find(&self, node: &str, id: &VolumeId) -> Result<Option<Mapped>, Status> {
-        let session = session(node, id.store());
         let mut all = self.list()?.into_iter();
-        let is_this = |name: &str| name.strip_suffix(".ro").unwrap_or(name) == id.key();
-        Ok(all.find(|one| one.session == session && is_this(&one.volume)))
+        Ok(all.find(|one| one.id(node).as_ref() == Some(id)))
     }
 
     /// Everything that is mapped here, by whomever.
@@ -156,7 +160,7 @@ impl Memlane {
         id: &VolumeId,
         wanted: &Wanted,
     ) -> Result<PathBuf, Status> {
-        let session = session(node, id.store());
+        let session = id.session(node);
         let mut words = vec!["map", "--json", "--session", session.as_str()];
         words.extend(match wanted.read_only {
             // The store has published the volume to this node alone: whoever wrote to it before is not to do so again.

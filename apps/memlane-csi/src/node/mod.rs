@@ -5,10 +5,12 @@
 //! list of mapped volumes, and does what is missing. A mapping whose process was killed is found and mended by the next call.
 
 mod format;
+mod gauges;
 mod health;
 mod lane;
 mod mapping;
 mod mounts;
+mod present;
 mod service;
 
 use std::collections::HashMap;
@@ -19,9 +21,11 @@ use std::path::{Path, PathBuf};
 use tonic::Status;
 
 use self::format::{ensure, grow, size, wait_for_size};
+use self::health::Trouble;
 pub use self::lane::{Lanes, Shared};
 use self::mapping::{Mapped, Wanted};
 pub use self::mapping::{Memlane, NAME, SERVERS};
+use self::present::Seen;
 use crate::busy::Busy;
 use crate::capability::{Capability, FileSystem, Sharing, Shown};
 use crate::fault::step;
@@ -48,6 +52,7 @@ pub struct Node {
     /// Where lane volumes come from.
     pub lanes: Lanes,
     busy: Busy,
+    seen: Seen,
 }
 
 /// What a call says about a volume that is to be used.
@@ -73,6 +78,7 @@ impl Node {
             memlane,
             lanes,
             busy: Busy::default(),
+            seen: Seen::default(),
         }
     }
 
@@ -184,10 +190,12 @@ impl Node {
         }
         step("unstage: unmounted");
         match mapped {
-            Some(mapped) => self.memlane.unmap(&mapped, false),
+            Some(mapped) => self.memlane.unmap(&mapped, false)?,
             // If its process was killed, a dead mount may be left of it.
-            None => self.memlane.prune(),
+            None => self.memlane.prune()?,
         }
+        self.seen.forget(&id);
+        Ok(())
     }
 
     /// A call that names a place where something else is mounted removes nothing.
@@ -349,10 +357,10 @@ impl Node {
     fn health(&self, named: &str) -> Result<VolumeHealth, Status> {
         let id = VolumeId::parse(Kind::Volume, named)?;
         let id = id.ok_or_else(|| no_such(named))?;
-        let mapped = self.memlane.find(&self.id, &id)?;
+        let health = self.one_health(&self.present(&id)?)?;
         Ok(VolumeHealth {
             volume_id: named.to_owned(),
-            health_statuses: health::of(&self.memlane, mapped.as_ref())?,
+            health_statuses: health.troubles.iter().map(Trouble::entry).collect(),
         })
     }
 }
