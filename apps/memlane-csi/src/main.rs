@@ -318,6 +318,7 @@ fn node(common: &Common, args: OfNode, plugin: &Plugin) -> anyhow::Result<node::
     plugin
         .metrics
         .show(move |registry| shown.register_health(registry));
+    tokio::spawn(Arc::clone(&node).watch_mirrors());
     let runtime = plugin.nri.as_ref().map(Nri::known);
     Ok(node::Service::new(
         node,

@@ -6,11 +6,16 @@ use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use crate::text::optional;
+use crate::volume_id::store_name;
 
 /// What the orchestrator's own helpers add.
 const OF_KUBERNETES: &str = "csi.storage.k8s.io/";
 /// Most parameters that are looked at.
 const MOST: usize = 64;
+/// How many copies a volume has.
+const REPLICAS: &str = "replicas";
+/// What a controller of several stores tells a store about a volume that is mirrored: where the other copy is.
+const BESIDE: &str = "memlane.dev/beside";
 /// In the context of a volume: the frontend that its nodes use.
 pub const FRONTEND: &str = "memlane.dev/frontend";
 
@@ -71,6 +76,9 @@ impl Frontend {
 pub struct Parameters {
     /// What nodes show it with.
     pub frontend: Frontend,
+    /// The store of its other copy, if it is mirrored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<String>,
 }
 
 impl Parameters {
@@ -83,10 +91,16 @@ impl Parameters {
         for (name, value) in sorted(given)? {
             match name {
                 "frontend" => read.frontend = Frontend::read(value)?,
-                "replicas" if value == "1" => {}
-                "replicas" => {
-                    let why = format!("replicas {value:?} is not offered: only \"1\" is");
+                REPLICAS if value == "1" => {}
+                REPLICAS => {
+                    let why = format!(
+                        "replicas {value:?} is not offered by one store: a controller with two --store mirrors volumes"
+                    );
                     return Err(Status::invalid_argument(why));
+                }
+                BESIDE => {
+                    let store = store_name(value).map_err(Status::invalid_argument)?;
+                    read.beside = Some(store);
                 }
                 _ => only_of_kubernetes(name)?,
             }
@@ -99,6 +113,34 @@ impl Parameters {
     pub fn context(&self) -> HashMap<String, String> {
         HashMap::from([(FRONTEND.to_owned(), self.frontend.name().to_owned())])
     }
+}
+
+/// Whether a volume with these parameters of a StorageClass is to be mirrored.
+///
+/// # Errors
+/// `InvalidArgument`: neither one copy nor two are wanted, or the parameters say what only controllers say.
+pub fn is_mirrored(given: &HashMap<String, String>) -> Result<bool, Status> {
+    if given.contains_key(BESIDE) {
+        let why = format!("parameter {BESIDE:?} is unknown");
+        return Err(Status::invalid_argument(why));
+    }
+    match given.get(REPLICAS).map(String::as_str) {
+        None | Some("1") => Ok(false),
+        Some("2") => Ok(true),
+        Some(_) => {
+            let why = "replicas can be \"1\" or \"2\"";
+            Err(Status::invalid_argument(why))
+        }
+    }
+}
+
+/// The same parameters for the store of one copy. `beside`: the store of the other one, if that has been chosen.
+#[must_use]
+pub fn of_copy(given: &HashMap<String, String>, beside: Option<&str>) -> HashMap<String, String> {
+    let mut all = given.clone();
+    all.remove(REPLICAS);
+    all.extend(beside.map(|store| (BESIDE.to_owned(), store.to_owned())));
+    all
 }
 
 /// Checks the parameters of a snapshot: there are none.
@@ -160,6 +202,19 @@ mod tests {
         let known = given("csi.storage.k8s.io/pvc/name", "x");
         assert_eq!(Parameters::read(&known).ok(), Some(Parameters::default()));
         assert!(of_snapshot(&given("frontend", "loop")).is_err());
+    }
+
+    #[test]
+    fn a_mirrored_volume_has_two_copies_and_each_store_is_told_of_the_other() {
+        let wish = given("replicas", "2");
+        assert!(is_mirrored(&wish).expect("offered"));
+        assert!(!is_mirrored(&given("replicas", "1")).expect("offered"));
+        for (name, value) in [("replicas", "3"), ("replicas", ""), (BESIDE, "a")] {
+            assert!(is_mirrored(&given(name, value)).is_err(), "{name} {value}");
+        }
+        let told = Parameters::read(&of_copy(&wish, Some("b"))).expect("known");
+        assert_eq!(told.beside.as_deref(), Some("b"));
+        assert!(Parameters::read(&given(BESIDE, "a/b")).is_err());
     }
 
     proptest! {

@@ -9,6 +9,9 @@ const DEFAULT: u64 = 1 << 30;
 /// Sizes are multiples of this: a page, which every device of the kernel can show.
 const UNIT: u64 = 4096;
 
+/// Bytes at the beginning of each copy of a mirrored volume in which md keeps what it knows of the mirror.
+pub const MIRROR: u64 = 4 << 20;
+
 /// A range of sizes, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {

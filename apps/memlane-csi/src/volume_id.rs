@@ -20,7 +20,7 @@ const ID_LIMIT: usize = 256;
 /// Longest name of a store, in bytes.
 const STORE_LIMIT: usize = 20;
 /// Longest name of a session of `memlane map`, in bytes.
-const SESSION_LIMIT: usize = 63;
+pub const SESSION_LIMIT: usize = 63;
 
 /// What an identifier names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,10 +188,16 @@ impl VolumeId {
         self.copies().swap_remove(0)
     }
 
+    /// 128 bits that stand for the volume, whichever of its copies this is.
+    #[must_use]
+    pub fn identity(&self) -> [u8; 16] {
+        digest(&self.whole().to_string())
+    }
+
     /// The session by which a node uses this copy: also the folder that the store's server gives to that node.
     #[must_use]
     pub fn session(&self, node: &str) -> String {
-        session(node, &self.place())
+        format!("{node}@{}", self.place())
     }
 
     /// The part behind the key.
@@ -226,9 +232,16 @@ fn is_hex(byte: u8) -> bool {
 
 /// 128 bits of the name's SHA-256, in hexadecimal.
 fn hash(name: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-    let half = &digest.as_ref()[..16];
+    let half = digest(name);
     half.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// 128 bits of a text's SHA-256.
+fn digest(text: &str) -> [u8; 16] {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let half = digest.as_ref().first_chunk();
+    // SHA-256 has more.
+    half.copied().unwrap_or_default()
 }
 
 /// Checks the name of a store, for a flag.
@@ -252,12 +265,6 @@ pub fn node_id(host: &str) -> Result<String, String> {
     fits.then_some(node).ok_or_else(|| {
         format!("a node's name has up to {limit} letters, digits, '-', '_' and '.': {host:?} does not fit; give it another with --node-id")
     })
-}
-
-/// The session of a node with a store.
-#[must_use]
-pub fn session(node: &str, store: &str) -> String {
-    format!("{node}@{store}")
 }
 
 /// Whether a name is short enough to be that of a session.
@@ -339,7 +346,8 @@ mod tests {
     fn a_node_and_a_store_always_fit_into_the_name_of_a_session() {
         let node = node_id(&"n".repeat(42)).expect("fits");
         let store = store_name(&"s".repeat(20)).expect("fits");
-        assert!(session(&node, &store).len() <= SESSION_LIMIT);
+        let id = VolumeId::of_volume("v", &store).expect("a name");
+        assert!(fits_session(&id.session(&node)));
         assert_eq!(node_id("a.b.example").as_deref(), Ok("a:b:example"));
         for wrong in ["", "a/b", "a b", &"n".repeat(43)] {
             assert!(node_id(wrong).is_err(), "{wrong}");

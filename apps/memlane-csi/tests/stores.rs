@@ -3,152 +3,15 @@
 mod common;
 
 use std::fs;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Life, Running, World};
+use common::stores::{Authority, Store, controller};
+use common::{Life, World};
 use memlane_csi::proto::{
     CreateSnapshotRequest, DeleteSnapshotRequest, GetCapacityRequest, ListSnapshotsRequest,
     ListVolumesRequest,
 };
-use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
-};
 use tonic::Code;
-
-/// An authority, and the folders of who has a certificate of it.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    certificate: String,
-    dir: PathBuf,
-}
-
-impl Authority {
-    fn new(dir: &Path) -> Authority {
-        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.self_signed(&key).expect("a certificate").pem();
-        Authority {
-            issuer: Issuer::new(params, key),
-            certificate,
-            dir: dir.to_owned(),
-        }
-    }
-
-    fn issue(
-        &self,
-        folder: &str,
-        who: &str,
-        name: SanType,
-        usage: ExtendedKeyUsagePurpose,
-    ) -> PathBuf {
-        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-        params.subject_alt_names = vec![name];
-        params.extended_key_usages = vec![usage];
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
-        let folder = self.dir.join(folder);
-        fs::create_dir_all(&folder).expect("a folder");
-        let write = |name: String, text: &str| fs::write(folder.join(name), text).expect("written");
-        write(format!("{who}-cert.pem"), &certificate.pem());
-        write(format!("{who}-key.pem"), &key.serialize_pem());
-        write("ca-cert.pem".into(), &self.certificate);
-        folder
-    }
-
-    fn server(&self) -> PathBuf {
-        let here = SanType::IpAddress("127.0.0.1".parse().expect("an address"));
-        self.issue(
-            "server",
-            "server",
-            here,
-            ExtendedKeyUsagePurpose::ServerAuth,
-        )
-    }
-
-    fn client(&self, folder: &str, uri: &str) -> PathBuf {
-        let uri = SanType::URI(uri.try_into().expect("a name"));
-        self.issue(folder, "client", uri, ExtendedKeyUsagePurpose::ClientAuth)
-    }
-}
-
-/// A store that listens at a port, and its folder.
-struct Store {
-    name: &'static str,
-    port: u16,
-    root: PathBuf,
-    running: Option<Running>,
-    tls: PathBuf,
-    place: String,
-}
-
-impl Store {
-    fn new(name: &'static str, dir: &Path, tls: &Path, place: &str) -> Store {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-        let root = dir.join(name);
-        fs::create_dir_all(&root).expect("a folder");
-        let mut store = Store {
-            name,
-            port: port.expect("a free port").port(),
-            root,
-            running: None,
-            tls: tls.to_owned(),
-            place: format!("zone={place}"),
-        };
-        store.start();
-        store
-    }
-
-    fn start(&mut self) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_memlane-csi"));
-        command
-            .args(["store", "--listen", &format!("127.0.0.1:{}", self.port)])
-            .args(["--store-name", self.name, "--serves", "192.0.2.1"])
-            .args(["--topology", &self.place])
-            .arg("--memlane")
-            .arg(common::memlane())
-            .arg("--root")
-            .arg(&self.root)
-            .arg("--tls")
-            .arg(&self.tls);
-        self.running = Some(Running::start(&mut command));
-        let begin = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(begin.elapsed() < Duration::from_secs(30));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn flag(&self) -> String {
-        format!("--store={}=https://127.0.0.1:{}", self.name, self.port)
-    }
-
-    fn volumes(&self) -> usize {
-        common::names(&self.root.join("volumes")).len()
-    }
-}
-
-/// A controller of these stores at the world's socket.
-async fn controller(world: &World, tls: &Path, stores: &[&Store]) -> Running {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memlane-csi"));
-    command
-        .args(["controller", "--endpoint"])
-        .arg(world.socket())
-        .arg("--tls")
-        .arg(tls)
-        .args(stores.iter().map(|store| store.flag()))
-        .stderr(Stdio::inherit());
-    let running = Running::start(&mut command);
-    let begin = Instant::now();
-    while world.controller().await.is_err() {
-        assert!(begin.elapsed() < Duration::from_secs(30));
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    running
-}
 
 #[tokio::test]
 async fn volumes_are_made_in_one_store_and_found_there_by_every_later_call() {

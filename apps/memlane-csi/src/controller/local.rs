@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prost_types::Timestamp;
 use tonic::{Request, Response, Status};
 
-use super::offered;
+use super::{health_is_asked_of_nodes, nothing_to_modify, offered};
 use crate::capability::{Capability, Sharing};
 use crate::metrics::Metrics;
 use crate::node::{NAME, SERVERS};
@@ -34,7 +34,7 @@ use crate::proto::{
 use crate::size::Range;
 use crate::store::{self, Publication, Source, Store};
 use crate::text::required;
-use crate::volume_id::{Kind, VolumeId};
+use crate::volume_id::{Kind, SESSION_LIMIT, VolumeId, fits_session};
 
 /// Most entries of a list that are given at once, if the orchestrator has no wish.
 const PAGE: usize = 500;
@@ -86,6 +86,10 @@ impl Inner {
         let range = Range::read(request.capacity_range.as_ref())?;
         let parameters = Parameters::read(&request.parameters)?;
         no_mutable(&request.mutable_parameters)?;
+        if parameters.beside.as_deref() == Some(self.store.name()) {
+            let why = "the other copy of a mirrored volume is in another store";
+            return Err(Status::invalid_argument(why));
+        }
         let source = source(request.volume_content_source.as_ref())?;
         self.is_within(request.accessibility_requirements.as_ref())?;
         let source = source.as_ref();
@@ -121,10 +125,19 @@ impl Inner {
         Volume {
             capacity_bytes: signed(volume.size),
             volume_id: volume.id.to_string(),
-            volume_context: volume.parameters.context(),
+            volume_context: self.context(volume),
             content_source: volume.source.as_ref().map(content),
             accessible_topology: place.into_iter().collect(),
         }
+    }
+
+    /// What nodes are told. They may have to map the other copy of a mirrored volume while this store is away.
+    fn context(&self, volume: &store::Volume) -> HashMap<String, String> {
+        let mut context = volume.parameters.context();
+        if volume.id.beside().is_some() {
+            context.insert(SERVERS.to_owned(), self.settings.serves.clone());
+        }
+        context
     }
 
     fn volume_id(&self, text: &str) -> Result<Option<VolumeId>, Status> {
@@ -153,6 +166,12 @@ impl Inner {
         })?;
         self.store.get(&id)?;
         self.is_node(node)?;
+        if !fits_session(&id.session(node)) {
+            let why = format!(
+                "the names of node {node} and of the stores of volume {id} are too long together: {SESSION_LIMIT} bytes are the limit"
+            );
+            return Err(Status::invalid_argument(why));
+        }
         let wanted = Publication {
             node: node.to_owned(),
             read_only: request.readonly || capability.read_only,
@@ -246,7 +265,7 @@ impl Inner {
         &self,
         request: &ControllerGetVolumeRequest,
     ) -> Result<ControllerGetVolumeResponse, Status> {
-        let volume = self.store.get(&self.existing(&request.volume_id)?)?;
+        let volume = self.store.named(&self.existing(&request.volume_id)?)?;
         let published_node_ids = self.nodes(&volume.id)?;
         Ok(ControllerGetVolumeResponse {
             volume: Some(self.described(&volume)),
@@ -492,16 +511,14 @@ impl Controller for Local {
         &self,
         _request: Request<ControllerListVolumeHealthRequest>,
     ) -> Result<Response<ControllerListVolumeHealthResponse>, Status> {
-        let why = "ControllerListVolumeHealth is not offered: ask the nodes";
-        Err(Status::unimplemented(why))
+        health_is_asked_of_nodes()
     }
 
     async fn controller_get_volume_health(
         &self,
         _request: Request<ControllerGetVolumeHealthRequest>,
     ) -> Result<Response<ControllerGetVolumeHealthResponse>, Status> {
-        let why = "ControllerGetVolumeHealth is not offered: ask the node";
-        Err(Status::unimplemented(why))
+        health_is_asked_of_nodes()
     }
 
     async fn get_capacity(
@@ -589,7 +606,6 @@ impl Controller for Local {
         &self,
         _request: Request<ControllerModifyVolumeRequest>,
     ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
-        let why = "ControllerModifyVolume is not offered";
-        Err(Status::unimplemented(why))
+        nothing_to_modify()
     }
 }

@@ -11,6 +11,8 @@ pub use authority::{client_tls, may_ask, server_tls};
 pub use local::{Local, Settings};
 pub use several::{Address, Several};
 
+use tonic::Status;
+
 use crate::proto::controller_service_capability::rpc::Type;
 use crate::proto::controller_service_capability::{self, Rpc};
 use crate::proto::{ControllerGetCapabilitiesResponse, ControllerServiceCapability};
@@ -31,6 +33,18 @@ const OFFERED: [Type; 13] = [
     Type::SingleNodeMultiWriter,
     Type::GetSnapshot,
 ];
+
+/// Whether a volume is well is seen where it is used.
+fn health_is_asked_of_nodes<T>() -> Result<T, Status> {
+    let why = "controllers do not offer the health of volumes: ask the nodes";
+    Err(Status::unimplemented(why))
+}
+
+/// Volumes have no parameters that change.
+fn nothing_to_modify<T>() -> Result<T, Status> {
+    let why = "ControllerModifyVolume is not offered";
+    Err(Status::unimplemented(why))
+}
 
 fn offered() -> ControllerGetCapabilitiesResponse {
     let capability = |offered: Type| ControllerServiceCapability {

@@ -1,14 +1,14 @@
 //! What is wrong with the volumes on this node.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use tonic::Status;
 
 use super::Node;
+use super::array::State;
 use super::mapping::{Mapped, SessionPath};
 use super::mounts;
-use super::present::Present;
+use super::present::{Copy, Present};
 use crate::proto::VolumeHealthErrorType::{Degraded, Inaccessible};
 use crate::proto::volume_health::VolumeHealthEntry;
 
@@ -53,6 +53,10 @@ pub(crate) enum Reason {
     PathDown,
     /// Its file system met an error.
     FileSystemReadOnly,
+    /// A copy of a mirrored volume is not in the mirror.
+    CopyMissing,
+    /// A copy of a mirrored volume is being made up to date.
+    CopyBehind,
 }
 
 impl Reason {
@@ -65,6 +69,8 @@ impl Reason {
             Reason::ServerUnreachable => "ServerUnreachable",
             Reason::PathDown => "PathDown",
             Reason::FileSystemReadOnly => "FileSystemReadOnly",
+            Reason::CopyMissing => "CopyMissing",
+            Reason::CopyBehind => "CopyBehind",
         }
     }
 }
@@ -114,27 +120,66 @@ impl Node {
     }
 
     fn health_of(&self, present: &Present, paths: &mut Paths) -> Result<Health, Status> {
-        let troubles = match &present.mapped {
-            None => {
-                let text = "no process shows the volume on this node; it is mapped again when a pod is started with it";
-                vec![Trouble::new(Reason::NotMapped, true, text)]
+        let mut copies = Vec::new();
+        for copy in &present.copies {
+            copies.push(self.troubles_of(copy, paths)?);
+        }
+        let is_well = |troubles: &[Trouble]| !troubles.iter().any(|one| one.inaccessible);
+        let (mut troubles, in_sync) = match present.is_mirrored() {
+            false => {
+                let all = copies.concat();
+                let in_sync = u32::from(is_well(&all));
+                (all, in_sync)
             }
-            Some(mapped) => {
-                let mut found = of_mapping(mapped, self.paths_of(mapped, paths)?);
-                if turned_read_only(mapped)? {
-                    let text = "the file system met an error and can only be read; start the pod again to have it checked";
-                    found.push(Trouble::new(Reason::FileSystemReadOnly, false, text));
-                }
-                found
+            true => {
+                let all = present.copies.iter().zip(copies);
+                let all = all.map(|(copy, own)| (copy, self.in_mirror(present, copy), own));
+                of_mirror(all.collect())
             }
         };
+        if turned_read_only(present)? {
+            let text = "the file system met an error and can only be read; start the pod again to have it checked";
+            troubles.push(Trouble::new(Reason::FileSystemReadOnly, false, text));
+        }
         Ok(Health {
             volume: present.id.to_string(),
-            in_sync: troubles.iter().all(|one| !one.inaccessible).into(),
             troubles,
-            copies: 1,
-            resync_left: 0,
+            copies: u32::try_from(present.copies.len()).unwrap_or(0),
+            in_sync,
+            resync_left: present.running().map_or(0, |array| array.left),
         })
+    }
+
+    /// What is wrong with a copy, as far as its mapping knows.
+    fn troubles_of(&self, copy: &Copy, paths: &mut Paths) -> Result<Vec<Trouble>, Status> {
+        match &copy.mapped {
+            None => {
+                let text = "no process shows the volume on this node; it is mapped again when a pod is started with it";
+                Ok(vec![Trouble::new(Reason::NotMapped, true, text)])
+            }
+            Some(mapped) => Ok(of_mapping(mapped, self.paths_of(mapped, paths)?)),
+        }
+    }
+
+    /// What the mirror has to say of a copy; `None`: it is up to date.
+    fn in_mirror(&self, present: &Present, copy: &Copy) -> Option<Trouble> {
+        let array = present.running();
+        let member = array.and_then(|array| array.member(copy.device()?));
+        match member.map(|member| member.state) {
+            Some(State::InSync) => None,
+            Some(State::Behind) => {
+                let left = array.map_or(0, |array| array.left);
+                let text = format!("it is being made up to date; {left} bytes are left to look at");
+                Some(Trouble::new(Reason::CopyBehind, false, &text))
+            }
+            _ => {
+                let why = self.notes.why(&copy.id);
+                let text = why.unwrap_or_else(|| {
+                    "it was left behind, and is made up to date when its store is back".to_owned()
+                });
+                Some(Trouble::new(Reason::CopyMissing, false, &text))
+            }
+        }
     }
 
     fn paths_of<'a>(
@@ -174,10 +219,38 @@ fn of_mapping(mapped: &Mapped, paths: &[SessionPath]) -> Vec<Trouble> {
     found
 }
 
+/// What is wrong with a mirrored volume, of what is wrong with each copy: what the mirror says of it, and what its mapping
+/// says. Also how many copies are up to date. As long as one is, pods are served.
+fn of_mirror(copies: Vec<(&Copy, Option<Trouble>, Vec<Trouble>)>) -> (Vec<Trouble>, u32) {
+    let is_good = |behind: &Option<Trouble>, own: &[Trouble]| {
+        behind.is_none() && !own.iter().any(|one| one.inaccessible)
+    };
+    let good = copies
+        .iter()
+        .filter(|(_, behind, own)| is_good(behind, own));
+    let in_sync = u32::try_from(good.count()).unwrap_or(0);
+    let mut found: Vec<Trouble> = Vec::new();
+    for (copy, behind, own) in copies {
+        for trouble in own.into_iter().chain(behind) {
+            let inaccessible = in_sync == 0 && trouble.inaccessible;
+            let message = format!("copy in store {}: {}", copy.id.store(), trouble.message);
+            // The orchestrator wants each reason once.
+            match found
+                .iter_mut()
+                .find(|one| one.reason == trouble.reason && one.inaccessible == inaccessible)
+            {
+                Some(known) => known.message = format!("{}; {message}", known.message),
+                None => found.push(Trouble::new(trouble.reason, inaccessible, &message)),
+            }
+        }
+    }
+    (found, in_sync)
+}
+
 /// ext4 and XFS stop writing after an error.
-fn turned_read_only(mapped: &Mapped) -> Result<bool, Status> {
-    let device = mounts::device_number(Path::new(&mapped.shown_as));
-    let Some(device) = device.filter(|_| !mapped.read_only) else {
+fn turned_read_only(present: &Present) -> Result<bool, Status> {
+    let device = present.device().and_then(mounts::device_number);
+    let Some(device) = device.filter(|_| !present.is_read_only()) else {
         return Ok(false);
     };
     let mounts = mounts::of_device(device)?;

@@ -1,6 +1,6 @@
 //! Mapped volumes, by the `memlane` command. What shows a volume is a process of its own, which outlives the plugin.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,17 @@ use crate::volume_id::VolumeId;
 
 /// In the publish context: where the store's server listens, as `memlane map` takes it.
 pub const SERVERS: &str = "memlane.dev/servers";
+/// In the contexts of a mirrored volume: where the server of this store listens.
+#[must_use]
+pub fn servers_of(store: &str) -> String {
+    format!("{SERVERS}.{store}")
+}
+
 /// In the publish context: what the volume is called in the node's session.
 pub const NAME: &str = "memlane.dev/name";
+
+/// How a copy of a mirrored volume is mapped: requests to a lost server fail soon, so that the other copy goes on.
+const MIRRORED: [&str; 4] = ["--on-disconnect", "queue:8s", "--wait", "5s"];
 
 /// How long a device may take to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -88,7 +97,8 @@ pub(super) struct SessionPath {
 /// What a node needs to map a volume.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    servers: String,
+    /// Where the server of each copy listens.
+    servers: BTreeMap<VolumeId, String>,
     name: String,
     pub(super) read_only: bool,
     frontend: Frontend,
@@ -101,15 +111,7 @@ impl Wanted {
         publish: &HashMap<String, String>,
         volume: &HashMap<String, String>,
     ) -> Result<Wanted, Status> {
-        let get = |field: &str| {
-            let said = publish.get(field).map_or("", String::as_str);
-            required(field, said, 1024).map(str::to_owned)
-        };
-        let (servers, name) = (get(SERVERS)?, get(NAME)?);
-        if !is_plain(&servers, ".:,[]/-_@") || servers.starts_with('-') {
-            let why = format!("{SERVERS} {servers:?} is no list of servers");
-            return Err(Status::invalid_argument(why));
-        }
+        let name = field(NAME, publish.get(NAME))?;
         let read_only = match name.strip_prefix(id.key()) {
             Some("") => false,
             Some(".ro") => true,
@@ -118,6 +120,18 @@ impl Wanted {
                 return Err(Status::invalid_argument(why));
             }
         };
+        let mut servers = BTreeMap::new();
+        for copy in id.copies() {
+            let place = match copy.beside() {
+                None => publish.get(SERVERS),
+                // While its store is away, the one copy is published, and what is known of the other is where it was made.
+                Some(_) => {
+                    let named = servers_of(copy.store());
+                    publish.get(&named).or_else(|| volume.get(&named))
+                }
+            };
+            servers.insert(copy, list_of_servers(place)?);
+        }
         Ok(Wanted {
             servers,
             name,
@@ -125,6 +139,22 @@ impl Wanted {
             frontend: Frontend::of_context(volume)?,
         })
     }
+}
+
+fn list_of_servers(said: Option<&String>) -> Result<String, Status> {
+    let servers = field(SERVERS, said)?;
+    match is_plain(&servers, ".:,[]/-_@") && !servers.starts_with('-') {
+        true => Ok(servers),
+        false => {
+            let why = format!("{SERVERS} {servers:?} is no list of servers");
+            Err(Status::invalid_argument(why))
+        }
+    }
+}
+
+fn field(name: &str, said: Option<&String>) -> Result<String, Status> {
+    let said = said.map_or("", String::as_str);
+    required(name, said, 1024).map(str::to_owned)
 }
 
 impl Memlane {
@@ -161,16 +191,20 @@ impl Memlane {
         wanted: &Wanted,
     ) -> Result<PathBuf, Status> {
         let session = id.session(node);
+        let servers = wanted.servers.get(id).map_or("", String::as_str);
         let mut words = vec!["map", "--json", "--session", session.as_str()];
         words.extend(match wanted.read_only {
             // The store has published the volume to this node alone: whoever wrote to it before is not to do so again.
             false => ["--access", "rw", "--take-over"].as_slice(),
             true => &["--access", "ro"],
         });
+        if id.beside().is_some() {
+            words.extend(MIRRORED);
+        }
         let tls = self.tls.as_ref().map(|folder| folder.to_string_lossy());
         words.extend(tls.as_deref().map(|tls| ["--tls", tls]).iter().flatten());
         words.extend(["--as", choose(wanted.frontend).name(), "--"]);
-        words.extend([wanted.servers.as_str(), wanted.name.as_str()]);
+        words.extend([servers, wanted.name.as_str()]);
         let said = self.run(&self.apart, &words)?;
         let device = read::<Shown>(&said)?.place;
         wait_for(&device)?;

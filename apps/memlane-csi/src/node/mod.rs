@@ -4,14 +4,17 @@
 //! *Publishing* shows that place, or the device, to a pod by a bind mount. Each call looks at the table of mounts and at the
 //! list of mapped volumes, and does what is missing. A mapping whose process was killed is found and mended by the next call.
 
+mod array;
 mod format;
 mod gauges;
 mod health;
 mod lane;
 mod mapping;
+mod mirror;
 mod mounts;
 mod present;
 mod service;
+mod superblock;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -24,8 +27,9 @@ use self::format::{ensure, grow, size, wait_for_size};
 use self::health::Trouble;
 pub use self::lane::{Lanes, Shared};
 use self::mapping::{Mapped, Wanted};
-pub use self::mapping::{Memlane, NAME, SERVERS};
-use self::present::Seen;
+pub use self::mapping::{Memlane, NAME, SERVERS, servers_of};
+use self::mirror::Notes;
+use self::present::{Present, Seen};
 use crate::busy::Busy;
 use crate::capability::{Capability, FileSystem, Sharing, Shown};
 use crate::fault::step;
@@ -53,6 +57,7 @@ pub struct Node {
     pub lanes: Lanes,
     busy: Busy,
     seen: Seen,
+    notes: Notes,
 }
 
 /// What a call says about a volume that is to be used.
@@ -79,12 +84,13 @@ impl Node {
             lanes,
             busy: Busy::default(),
             seen: Seen::default(),
+            notes: Notes::default(),
         }
     }
 
     /// Makes a volume usable on this node.
     fn stage(&self, request: &NodeStageVolumeRequest) -> Result<(), Status> {
-        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        let id = volume_id(&request.volume_id)?;
         let staging = path("staging_target_path", &request.staging_target_path)?;
         let capability = Capability::read(request.volume_capability.as_ref())?;
         let id = id.ok_or_else(|| no_such(&request.volume_id))?;
@@ -101,14 +107,9 @@ impl Node {
 
     /// Maps the volume and mounts it at its staging place, as far as that is not done. Returns the device.
     fn bring(&self, used: &Use) -> Result<PathBuf, Status> {
-        let device = match self.memlane.find(&self.id, &used.id)? {
-            Some(mapped) if mapped.is_over() => {
-                // It was taken from this node, and is published to it again.
-                self.memlane.unmap(&mapped, true)?;
-                self.memlane.map(&self.id, &used.id, &used.wanted)?
-            }
-            Some(mapped) => fits(&mapped, used)?,
-            None => self.memlane.map(&self.id, &used.id, &used.wanted)?,
+        let device = match used.id.beside() {
+            None => self.bring_mapping(used)?,
+            Some(_) => self.bring_mirror(used)?,
         };
         step("stage: mapped");
         let Shown::Mounted { file_system, flags } = &used.capability.shown else {
@@ -144,6 +145,19 @@ impl Node {
         Ok(device)
     }
 
+    /// Maps a volume that is not mirrored.
+    fn bring_mapping(&self, used: &Use) -> Result<PathBuf, Status> {
+        match self.memlane.find(&self.id, &used.id)? {
+            Some(mapped) if mapped.is_over() => {
+                // It was taken from this node, and is published to it again.
+                self.memlane.unmap(&mapped, true)?;
+                self.memlane.map(&self.id, &used.id, &used.wanted)
+            }
+            Some(mapped) => fits(&mapped, used),
+            None => self.memlane.map(&self.id, &used.id, &used.wanted),
+        }
+    }
+
     /// Whether this device is mounted there. What is left there of a device that died is removed.
     fn is_mounted(&self, place: &Path, device: &Path) -> Result<bool, Status> {
         let Some(mount) = mounts::at(place)? else {
@@ -170,37 +184,48 @@ impl Node {
             "devtmpfs" => mounts::device_number(&mount.point),
             _ => Some(mount.device),
         };
-        let Some(shown) = shown.filter(|shown| mounts::is_of_memlane(*shown)) else {
+        let Some(shown) = shown else {
             return Ok(false);
         };
+        // A mirror shows what its members show.
+        let below = mounts::members(shown);
+        let below = if below.is_empty() { vec![shown] } else { below };
+        if !below.iter().all(|one| mounts::is_of_memlane(*one)) {
+            return Ok(false);
+        }
         let mut alive = self.memlane.list()?.into_iter();
-        Ok(!alive.any(|one| mounts::device_number(&one.shown_as) == Some(shown)))
+        Ok(!alive.any(|one| {
+            mounts::device_number(&one.shown_as).is_some_and(|device| below.contains(&device))
+        }))
     }
 
     /// Ends what `stage` did.
     fn unstage(&self, request: &NodeUnstageVolumeRequest) -> Result<(), Status> {
-        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        let id = volume_id(&request.volume_id)?;
         let staging = path("staging_target_path", &request.staging_target_path)?;
         let Some(id) = id else { return Ok(()) };
         let _working = self.busy.begin(&request.volume_id)?;
-        let mapped = self.memlane.find(&self.id, &id)?;
+        let present = self.present(&id)?;
         if let Some(mount) = mounts::at(&staging)? {
-            self.may_unmount(&mount, mapped.as_ref())?;
+            self.may_unmount(&mount, present.device())?;
             mounts::unmount(&staging)?;
         }
         step("unstage: unmounted");
-        match mapped {
-            Some(mapped) => self.memlane.unmap(&mapped, false)?,
+        if present.is_mirrored() {
+            self.end_mirror(&present)?;
+        }
+        match present.copies.first().and_then(|one| one.mapped.as_ref()) {
+            Some(mapped) if !present.is_mirrored() => self.memlane.unmap(mapped, false)?,
             // If its process was killed, a dead mount may be left of it.
-            None => self.memlane.prune()?,
+            _ => self.memlane.prune()?,
         }
         self.seen.forget(&id);
         Ok(())
     }
 
     /// A call that names a place where something else is mounted removes nothing.
-    fn may_unmount(&self, mount: &mounts::Mount, mapped: Option<&Mapped>) -> Result<(), Status> {
-        let is_its = mapped.is_some_and(|mapped| is_ours(mount, &mapped.shown_as));
+    fn may_unmount(&self, mount: &mounts::Mount, device: Option<&Path>) -> Result<(), Status> {
+        let is_its = device.is_some_and(|device| is_ours(mount, device));
         match is_its || self.is_dead(mount)? {
             true => Ok(()),
             false => Err(Status::failed_precondition(format!(
@@ -216,7 +241,7 @@ impl Node {
         if lane::is_lane(&request.volume_context) {
             return self.publish_lane(request);
         }
-        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        let id = volume_id(&request.volume_id)?;
         let target = path("target_path", &request.target_path)?;
         let capability = Capability::read(request.volume_capability.as_ref())?;
         if request.staging_target_path.is_empty() {
@@ -284,10 +309,10 @@ impl Node {
             .as_ref()
             .is_some_and(|mount| mount.source == lane::SOURCE);
         if let Some(mount) = mount.filter(|_| !is_lane) {
-            let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+            let id = volume_id(&request.volume_id)?;
             let id = id.ok_or_else(|| no_such(&request.volume_id))?;
-            let mapped = self.memlane.find(&self.id, &id)?;
-            self.may_unmount(&mount, mapped.as_ref())?;
+            let present = self.present(&id)?;
+            self.may_unmount(&mount, present.device())?;
         }
         mounts::unmount(&target)?;
         step("unpublish: unmounted");
@@ -300,16 +325,16 @@ impl Node {
 
     /// How full a volume is.
     fn stats(&self, request: &NodeGetVolumeStatsRequest) -> Result<Vec<VolumeUsage>, Status> {
-        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        let id = volume_id(&request.volume_id)?;
         crate::text::required("volume_path", &request.volume_path, 4096)?;
         // Of a volume whose server is away, one call waits, not one a minute.
         let _working = self
             .busy
             .begin(&format!("the use of {}", request.volume_id))?;
-        let (mount, device) = self.at(id.as_ref(), &request.volume_id, &request.volume_path)?;
-        match mount.kind.as_str() {
-            "devtmpfs" => Ok(vec![VolumeUsage {
-                total: signed(size(&device)?),
+        let (mount, present) = self.at(id.as_ref(), &request.volume_id, &request.volume_path)?;
+        match (mount.kind.as_str(), present.device()) {
+            ("devtmpfs", Some(device)) => Ok(vec![VolumeUsage {
+                total: signed(size(device)?),
                 unit: Unit::Bytes.into(),
                 ..VolumeUsage::default()
             }]),
@@ -317,19 +342,19 @@ impl Node {
         }
     }
 
-    /// The mount at a place, which must be of this volume, and its device.
+    /// The mount at a place, which must be of this volume.
     fn at(
         &self,
         id: Option<&VolumeId>,
         named: &str,
         place: &str,
-    ) -> Result<(mounts::Mount, PathBuf), Status> {
+    ) -> Result<(mounts::Mount, Present), Status> {
         let id = id.ok_or_else(|| no_such(named))?;
-        let mapped = self.memlane.find(&self.id, id)?;
-        let mapped = mapped.ok_or_else(|| no_such(named))?;
+        let present = self.present(id)?;
+        let device = present.device().ok_or_else(|| no_such(named))?;
         let mount = mounts::at(Path::new(place))?;
-        match mount.filter(|mount| is_ours(mount, &mapped.shown_as)) {
-            Some(mount) => Ok((mount, mapped.shown_as)),
+        match mount.filter(|mount| is_ours(mount, device)) {
+            Some(mount) => Ok((mount, present)),
             None => Err(Status::not_found(format!(
                 "volume {id} is not mounted at {place:?}"
             ))),
@@ -338,24 +363,29 @@ impl Node {
 
     /// Makes the file system of a volume that became larger as large as the volume. Returns the size of the device.
     fn expand(&self, request: &NodeExpandVolumeRequest) -> Result<u64, Status> {
-        let id = VolumeId::parse(Kind::Volume, &request.volume_id)?;
+        let id = volume_id(&request.volume_id)?;
         crate::text::required("volume_path", &request.volume_path, 4096)?;
         let _working = self.busy.begin(&request.volume_id)?;
-        let (mount, device) = self.at(id.as_ref(), &request.volume_id, &request.volume_path)?;
+        let (mount, present) = self.at(id.as_ref(), &request.volume_id, &request.volume_path)?;
         let least = match &request.capacity_range {
             Some(range) if range.required_bytes > 0 => Range::read(Some(range))?.chosen,
             _ => 0,
         };
-        let size = wait_for_size(&device, least)?;
+        let device = present.device();
+        let device = device.ok_or_else(|| no_such(&request.volume_id))?;
+        let size = match present.is_mirrored() {
+            true => self.grow_mirror(&present, least)?,
+            false => wait_for_size(device, least)?,
+        };
         if mount.kind != "devtmpfs" {
-            grow(&device, &mount.point, &mount.kind)?;
+            grow(device, &mount.point, &mount.kind)?;
         }
         Ok(size)
     }
 
     /// What is wrong with a volume here.
     fn health(&self, named: &str) -> Result<VolumeHealth, Status> {
-        let id = VolumeId::parse(Kind::Volume, named)?;
+        let id = volume_id(named)?;
         let id = id.ok_or_else(|| no_such(named))?;
         let health = self.one_health(&self.present(&id)?)?;
         Ok(VolumeHealth {
@@ -363,6 +393,12 @@ impl Node {
             health_statuses: health.troubles.iter().map(Trouble::entry).collect(),
         })
     }
+}
+
+/// Reads the identifier of a volume. `None`: nothing has it.
+fn volume_id(text: &str) -> Result<Option<VolumeId>, Status> {
+    let id = VolumeId::parse(Kind::Volume, text)?;
+    Ok(id.filter(|id| *id == id.whole()))
 }
 
 fn no_such(named: &str) -> Status {

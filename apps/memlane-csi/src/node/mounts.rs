@@ -110,6 +110,19 @@ pub(super) fn shows(mount: &Mount, device: u64) -> bool {
         || mount.kind == "devtmpfs" && device_number(&mount.point) == Some(device)
 }
 
+/// The devices that an array of md is made of; none, of another device.
+pub(super) fn members(device: u64) -> Vec<u64> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let folder = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    if !folder.join("md").is_dir() {
+        return Vec::new();
+    }
+    let slaves = fs::read_dir(folder.join("slaves"));
+    let names = slaves.into_iter().flatten().flatten();
+    let names = names.map(|entry| Path::new("/dev").join(entry.file_name()));
+    names.filter_map(|path| device_number(&path)).collect()
+}
+
 /// Whether this is a device of the kinds that memlane shows: a loop device over its file, or over nothing any more; ublk;
 /// nbd.
 pub(super) fn is_of_memlane(device: u64) -> bool {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tonic::Status;
 
 use crate::command::run;
-use crate::volume_id::{VolumeId, session};
+use crate::volume_id::VolumeId;
 
 /// The server that serves a store, as the `memlane` command of this machine reaches it.
 pub struct Server {
@@ -49,7 +49,7 @@ impl Server {
             .map_err(|why| Status::internal(format!("asking the server: {why}")))?;
         let listed: Listed = serde_json::from_str(&said)
             .map_err(|error| Status::internal(format!("memlane vol ls: {error}")))?;
-        let wanted = node.map(|node| session(node, id.store()));
+        let wanted = node.map(|node| id.session(node));
         let mut found = Vec::new();
         for open in listed.served {
             let name = open.volume.rsplit('/').next().unwrap_or_default();

@@ -4,6 +4,7 @@
 //! ROOT/volumes/KEY/about.json     what was asked for; with files, the data beside it: ROOT/volumes/KEY/data
 //! ROOT/snapshots/KEY/…            the same of a snapshot
 //! ROOT/nodes/NODE@STORE/KEY       a volume that a node may use: another name of its data. KEY.ro: only for reading
+//! ROOT/nodes/NODE@STORE@OTHER/KEY the same of a mirrored volume, whose other copy is in the store OTHER
 //! ROOT/making/KEY, ROOT/gone/KEY  what is not a volume yet, or not any more
 //! ```
 //!
@@ -94,7 +95,7 @@ impl Store {
         folders.sweep(|folder| backing.discard(folder))?;
         let store = Store {
             name: name.to_owned(),
-            nodes: Nodes::new(folders.nodes(), name),
+            nodes: Nodes::new(folders.nodes()),
             folders,
             backing,
             server,
@@ -106,7 +107,10 @@ impl Store {
 
     /// Makes the names of published volumes anew, as far as they lead nowhere since the machine was restarted.
     fn renew(&self) -> anyhow::Result<()> {
-        for id in self.folders.list(Kind::Volume, &self.name)? {
+        for key in self.folders.list(Kind::Volume, &self.name)? {
+            let Some(Volume { id, .. }) = self.find(&key)? else {
+                continue;
+            };
             for published in self.nodes.of(&id)? {
                 let link = self.nodes.prepare(&id, &published)?;
                 self.backing.give(&self.folders.place(&id), &link)?;
@@ -144,7 +148,7 @@ impl Store {
         source: Option<&Source>,
     ) -> Result<Volume, Status> {
         let id = VolumeId::of_volume(name, &self.name)?;
-        let _working = self.busy.begin(&id.to_string())?;
+        let _working = self.busy.begin(id.key())?;
         if let Some(found) = self.find(&id)? {
             return fits(found, range, parameters, source);
         }
@@ -164,7 +168,7 @@ impl Store {
                 })?;
             }
         }
-        self.get(&id)
+        self.named(&id)
     }
 
     /// The folder of a source, which nobody else changes meanwhile.
@@ -176,7 +180,7 @@ impl Store {
         let id = VolumeId::parse(kind, text)?;
         let id = id.filter(|id| id.store() == self.name);
         let id = id.ok_or_else(|| no_such(kind, text))?;
-        let working = self.busy.begin(&id.to_string())?;
+        let working = self.busy.begin(id.key())?;
         let folder = self.folders.find(&id).ok_or_else(|| no_such(kind, text))?;
         Ok((folder, working))
     }
@@ -196,7 +200,11 @@ impl Store {
     /// # Errors
     /// `FailedPrecondition`: a node may still use it.
     pub fn delete(&self, id: &VolumeId) -> Result<(), Status> {
-        let _working = self.busy.begin(&id.to_string())?;
+        let _working = self.busy.begin(id.key())?;
+        if self.find(id)?.is_some_and(|found| found.id != *id) {
+            // A volume of another identifier has this key.
+            return Ok(());
+        }
         if let Some(one) = self.nodes.of(id)?.first() {
             let why = format!("volume {id} is published to node {}", one.node);
             return Err(Status::failed_precondition(why));
@@ -210,17 +218,27 @@ impl Store {
     /// # Errors
     /// `NotFound`.
     pub fn get(&self, id: &VolumeId) -> Result<Volume, Status> {
+        let found = self.find(id)?.filter(|found| found.id == *id);
+        found.ok_or_else(|| no_such(Kind::Volume, &id.to_string()))
+    }
+
+    /// The volume with the key of this identifier, also if it is a copy of a mirrored volume and the identifier does not say so.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn named(&self, id: &VolumeId) -> Result<Volume, Status> {
         self.find(id)?
             .ok_or_else(|| no_such(Kind::Volume, &id.to_string()))
     }
 
+    /// The volume with the key of this identifier. Its own identifier says whether it is mirrored.
     fn find(&self, id: &VolumeId) -> Result<Option<Volume>, Status> {
         let Some(folder) = self.folders.find(id) else {
             return Ok(None);
         };
         let about = About::read(&folder)?;
         Ok(Some(Volume {
-            id: id.clone(),
+            id: id.clone().with(about.parameters.beside.as_deref()),
             size: self.backing.size(&folder)?,
             source: about.source,
             parameters: about.parameters,
@@ -232,7 +250,7 @@ impl Store {
     /// # Errors
     /// `NotFound`; `OutOfRange`: it is larger than the range allows.
     pub fn expand(&self, id: &VolumeId, range: Range) -> Result<u64, Status> {
-        let _working = self.busy.begin(&id.to_string())?;
+        let _working = self.busy.begin(id.key())?;
         let volume = self.get(id)?;
         if range.has(volume.size) {
             return Ok(volume.size);
@@ -281,9 +299,9 @@ impl Store {
     /// # Errors
     /// `NotFound`; `AlreadyExists`: it is published to this node in another way; `FailedPrecondition`: another node has it.
     pub fn publish(&self, id: &VolumeId, wanted: &Publication, shared: bool) -> Result<(), Status> {
-        let _working = self.busy.begin(&id.to_string())?;
-        let folder = self.folders.find(id);
-        let folder = folder.ok_or_else(|| no_such(Kind::Volume, &id.to_string()))?;
+        let _working = self.busy.begin(id.key())?;
+        self.get(id)?;
+        let folder = self.folders.place(id);
         for other in self.nodes.of(id)? {
             if other == *wanted {
                 continue;
@@ -313,7 +331,7 @@ impl Store {
     /// # Errors
     /// The node's session has the volume open, and the server did not take it.
     pub fn unpublish(&self, id: &VolumeId, node: Option<&str>) -> Result<(), Status> {
-        let _working = self.busy.begin(&id.to_string())?;
+        let _working = self.busy.begin(id.key())?;
         for one in self.nodes.of(id)? {
             if node.is_none_or(|node| node == one.node) {
                 // First the name, so that the session cannot open the volume again.
@@ -331,7 +349,7 @@ impl Store {
     /// is in use, and its file system cannot share blocks.
     pub fn snapshot(&self, name: &str, of: &str) -> Result<Snapshot, Status> {
         let id = VolumeId::of_snapshot(name, &self.name)?;
-        let _working = self.busy.begin(&id.to_string())?;
+        let _working = self.busy.begin(id.key())?;
         if let Some(found) = self.find_snapshot(&id)? {
             return match found.of == of {
                 true => Ok(found),
@@ -377,7 +395,7 @@ impl Store {
     /// # Errors
     /// The folder cannot be written.
     pub fn delete_snapshot(&self, id: &VolumeId) -> Result<(), Status> {
-        let _working = self.busy.begin(&id.to_string())?;
+        let _working = self.busy.begin(id.key())?;
         self.folders
             .remove(id, |folder| self.backing.discard(folder))
     }

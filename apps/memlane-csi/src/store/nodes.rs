@@ -9,7 +9,7 @@ use tonic::Status;
 
 use super::failed;
 use super::folders::sync;
-use crate::volume_id::{VolumeId, session};
+use crate::volume_id::VolumeId;
 
 /// What a name ends with that is for reading.
 const READ_ONLY: &str = ".ro";
@@ -34,24 +34,24 @@ impl Publication {
 
 pub(super) struct Nodes {
     folder: PathBuf,
-    /// What the folder of a node ends with.
-    end: String,
 }
 
 impl Nodes {
-    pub(super) fn new(folder: PathBuf, store: &str) -> Nodes {
-        let end = session("", store);
-        Nodes { folder, end }
+    pub(super) fn new(folder: PathBuf) -> Nodes {
+        Nodes { folder }
     }
 
     /// The nodes that may use a volume, in order.
     pub(super) fn of(&self, id: &VolumeId) -> Result<Vec<Publication>, Status> {
         let fail = |error: io::Error| failed("listing", &self.folder, &error);
+        // What the folder of a node ends with.
+        let end = id.session("");
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(fail)? {
             let folder = entry.map_err(fail)?.file_name();
             let folder = folder.to_string_lossy();
-            let Some(node) = folder.strip_suffix(self.end.as_str()) else {
+            let node = folder.strip_suffix(end.as_str());
+            let Some(node) = node.filter(|node| !node.contains('@')) else {
                 continue;
             };
             let both = [false, true].map(|read_only| Publication {
@@ -65,7 +65,7 @@ impl Nodes {
     }
 
     fn link(&self, id: &VolumeId, publication: &Publication) -> PathBuf {
-        let folder = format!("{}{}", publication.node, self.end);
+        let folder = id.session(&publication.node);
         self.folder.join(folder).join(publication.name(id))
     }
 

@@ -2,6 +2,8 @@
 // Each test program uses some of it.
 #![allow(dead_code)]
 
+pub(crate) mod stores;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};

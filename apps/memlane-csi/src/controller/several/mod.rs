@@ -3,6 +3,11 @@
 //! A volume's identifier says in which store it is, so a call goes to that store and nowhere else. A new volume goes to the
 //! store with the most room. Before that, every store that it could be in is asked whether it has a volume of this name: a
 //! call that was cut short may have made it, and a second one elsewhere would be one too many.
+//!
+//! A mirrored volume is in two stores: calls about it are in [`mirror`].
+
+mod mirror;
+mod pages;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +16,13 @@ use std::time::{Duration, Instant};
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use super::offered;
+use self::pages::Page;
+use super::{health_is_asked_of_nodes, nothing_to_modify, offered};
 use crate::metrics::Metrics;
+use crate::parameters;
 use crate::proto::controller_client::ControllerClient;
 use crate::proto::controller_server::Controller;
+use crate::proto::list_volumes_response::Entry;
 use crate::proto::volume_content_source::Type as Source;
 use crate::proto::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
@@ -29,7 +37,7 @@ use crate::proto::{
     DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse,
     GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse,
     ListVolumesRequest, ListVolumesResponse, ValidateVolumeCapabilitiesRequest,
-    ValidateVolumeCapabilitiesResponse,
+    ValidateVolumeCapabilitiesResponse, Volume,
 };
 use crate::volume_id::{Kind, VolumeId, store_name};
 
@@ -37,8 +45,8 @@ use crate::volume_id::{Kind, VolumeId, store_name};
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long a store may take to let itself be connected to.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Most entries of a list that are given at once, if the orchestrator has no wish.
-const PAGE: i32 = 500;
+/// How often a store that says nothing is asked whether it is there, and how long that may take.
+const ALIVE: Duration = Duration::from_secs(5);
 
 /// A store, and where it is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,6 +95,8 @@ impl Several {
             let endpoint = Endpoint::from_shared(uri.clone())?
                 .tls_config(tls.clone())?
                 .connect_timeout(CONNECT)
+                .http2_keep_alive_interval(ALIVE)
+                .keep_alive_timeout(ALIVE)
                 .timeout(PATIENCE);
             let client = ControllerClient::new(endpoint.connect_lazy());
             if stores.insert(name.clone(), client).is_some() {
@@ -97,19 +107,60 @@ impl Several {
         Ok(Several { stores, metrics })
     }
 
-    /// The store of a volume or snapshot; `None`: of an identifier that nothing has.
-    fn of(&self, kind: Kind, text: &str) -> Result<Option<(&str, Client)>, Status> {
-        let id = VolumeId::parse(kind, text)?;
-        let found = id.and_then(|id| self.stores.get_key_value(id.store()));
-        Ok(found.map(|(name, client)| (name.as_str(), client.clone())))
+    /// Where a volume or snapshot is.
+    fn find(&self, kind: Kind, text: &str) -> Result<Place<'_>, Status> {
+        let Some(id) = VolumeId::parse(kind, text)? else {
+            return Ok(Place::Nowhere);
+        };
+        if id.beside().is_some() {
+            let known = id.copies().iter().all(|copy| self.has_store(copy.store()));
+            return Ok(match known && id == id.whole() {
+                true => Place::Two(id),
+                false => Place::Nowhere,
+            });
+        }
+        Ok(match self.stores.get_key_value(id.store()) {
+            Some((name, client)) => Place::One(name, client.clone()),
+            None => Place::Nowhere,
+        })
     }
 
-    fn existing(&self, kind: Kind, text: &str) -> Result<(&str, Client), Status> {
-        self.of(kind, text)?
-            .ok_or_else(|| Status::not_found(format!("no store has {text:?}")))
+    fn has_store(&self, name: &str) -> bool {
+        self.stores.contains_key(name)
+    }
+
+    /// The store of the source of a new volume.
+    fn source(&self, kind: Kind, text: &str) -> Result<&str, Status> {
+        match self.find(kind, text)? {
+            Place::One(name, _) => Ok(name),
+            Place::Two(_) => Err(mirror::no_copies_of()),
+            Place::Nowhere => nothing(text),
+        }
+    }
+
+    async fn get(
+        &self,
+        request: &ControllerGetVolumeRequest,
+    ) -> Result<ControllerGetVolumeResponse, Status> {
+        let text = &request.volume_id;
+        let (name, mut client) = match self.find(Kind::Volume, text)? {
+            Place::Nowhere => return nothing(text),
+            Place::Two(id) => return self.get_mirror(&id).await,
+            Place::One(name, client) => (name, client),
+        };
+        let said = client.controller_get_volume(request.clone()).await;
+        let said = said.map_err(|why| of_store(name, why))?.into_inner();
+        match said.volume.as_ref().map(|volume| &volume.volume_id) {
+            Some(id) if id == text => Ok(said),
+            // The store has a copy of a mirrored volume by this name.
+            _ => nothing(text),
+        }
     }
 
     async fn create(&self, request: &CreateVolumeRequest) -> Result<CreateVolumeResponse, Status> {
+        if parameters::is_mirrored(&request.parameters)? {
+            return self.create_mirror(request).await;
+        }
         let mut last = None;
         for name in self.candidates(request).await? {
             match self.create_in(&name, request).await {
@@ -137,15 +188,15 @@ impl Several {
     async fn candidates(&self, request: &CreateVolumeRequest) -> Result<Vec<String>, Status> {
         let source = request.volume_content_source.as_ref();
         if let Some(source) = source.and_then(|source| source.r#type.as_ref()) {
-            let (name, _) = match source {
-                Source::Volume(one) => self.existing(Kind::Volume, &one.volume_id)?,
-                Source::Snapshot(one) => self.existing(Kind::Snapshot, &one.snapshot_id)?,
+            let name = match source {
+                Source::Volume(one) => self.source(Kind::Volume, &one.volume_id)?,
+                Source::Snapshot(one) => self.source(Kind::Snapshot, &one.snapshot_id)?,
             };
             return Ok(vec![name.to_owned()]);
         }
         let mut by_room = Vec::new();
         for (name, client) in self.stores.iter() {
-            if self.has(name, client, &request.name).await? {
+            if self.named(name, client, &request.name).await?.is_some() {
                 return Ok(vec![name.clone()]);
             }
             let room = self
@@ -157,12 +208,18 @@ impl Several {
         Ok(by_room.into_iter().rev().map(|(_, name)| name).collect())
     }
 
-    async fn has(&self, name: &str, client: &Client, volume: &str) -> Result<bool, Status> {
+    /// The volume of this name in a store, which may be the copy of a mirrored one.
+    async fn named(
+        &self,
+        name: &str,
+        client: &Client,
+        volume: &str,
+    ) -> Result<Option<Volume>, Status> {
         let volume_id = VolumeId::of_volume(volume, name)?.to_string();
         let asked = ControllerGetVolumeRequest { volume_id };
         match client.clone().controller_get_volume(asked).await {
-            Ok(_) => Ok(true),
-            Err(why) if why.code() == Code::NotFound => Ok(false),
+            Ok(said) => Ok(said.into_inner().volume),
+            Err(why) if why.code() == Code::NotFound => Ok(None),
             Err(why) => Err(of_store(name, why)),
         }
     }
@@ -178,8 +235,11 @@ impl Several {
             .map_err(|why| of_store(name, why))
     }
 
-    /// The most room that one store has: a volume is never in two.
+    /// The most room that one store has, or that two have for a mirrored volume.
     async fn capacity(&self, request: &GetCapacityRequest) -> Result<GetCapacityResponse, Status> {
+        if parameters::is_mirrored(&request.parameters)? {
+            return self.capacity_for_mirror(request).await;
+        }
         let mut best = GetCapacityResponse::default();
         for (name, client) in self.stores.iter() {
             let room = self.room(name, client, request).await?;
@@ -190,96 +250,79 @@ impl Several {
         Ok(best)
     }
 
-    /// Lists store after store, in the order of their names, from the one that the token names.
     async fn list(&self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Status> {
-        let mut asked = first_page(request.max_entries)?;
-        let mut found = ListVolumesResponse::default();
-        let token = VolumeId::token(Kind::Volume, &request.starting_token)?;
-        for (name, client) in self.from(token.as_ref()) {
-            let of_this = token.as_ref().filter(|token| token.store() == name);
+        let ask = |mut client: Client, max_entries, starting_token| async move {
             let page = ListVolumesRequest {
-                max_entries: asked,
-                starting_token: of_this.map(VolumeId::to_string).unwrap_or_default(),
+                max_entries,
+                starting_token,
             };
-            let said = client.clone().list_volumes(page).await;
-            let said = said.map_err(|why| of_store(name, why))?.into_inner();
-            asked -= i32::try_from(said.entries.len()).unwrap_or(asked);
-            found.entries.extend(said.entries);
-            found.next_token = said.next_token;
-            if asked <= 0 || !found.next_token.is_empty() {
-                break;
-            }
+            let said = client.list_volumes(page).await?.into_inner();
+            let id = |entry: &Entry| entry.volume.as_ref().map(|one| one.volume_id.clone());
+            Ok(Page {
+                last: said.entries.last().and_then(id).unwrap_or_default(),
+                next: said.next_token,
+                // Each mirrored volume is listed once.
+                entries: said
+                    .entries
+                    .into_iter()
+                    .filter(|entry| id(entry).is_some_and(|id| mirror::is_first_copy(&id)))
+                    .collect(),
+            })
+        };
+        let (most, token) = (request.max_entries, &request.starting_token);
+        let (listed, next_token) = self.pages(Kind::Volume, most, token, ask).await?;
+        let mut entries = Vec::new();
+        for entry in listed {
+            entries.extend(self.whole(entry).await?);
         }
-        let last = found.entries.last().and_then(|last| last.volume.as_ref());
-        if asked <= 0 && found.next_token.is_empty() {
-            found.next_token = self.more(last.map_or("", |last| &last.volume_id), Kind::Volume);
-        }
-        Ok(found)
+        Ok(ListVolumesResponse {
+            entries,
+            next_token,
+        })
     }
 
-    /// Lists snapshots in the same way; of one volume, or one identifier, in its store alone.
+    /// Snapshots of one volume, or with one identifier, are in one store alone.
     async fn list_snapshots(
         &self,
         request: &ListSnapshotsRequest,
     ) -> Result<ListSnapshotsResponse, Status> {
         let only = match (&request.snapshot_id, &request.source_volume_id) {
-            (id, _) if !id.is_empty() => Some(self.of(Kind::Snapshot, id)?),
-            (_, of) if !of.is_empty() => Some(self.of(Kind::Volume, of)?),
+            (id, _) if !id.is_empty() => Some(self.find(Kind::Snapshot, id)?),
+            (_, of) if !of.is_empty() => Some(self.find(Kind::Volume, of)?),
             _ => None,
         };
         match only {
-            Some(None) => return Ok(ListSnapshotsResponse::default()),
-            Some(Some((name, mut client))) => {
+            None => {}
+            Some(Place::One(name, mut client)) => {
                 let said = client.list_snapshots(request.clone()).await;
                 return said
                     .map(Response::into_inner)
                     .map_err(|why| of_store(name, why));
             }
-            None => {}
+            Some(_) => return Ok(ListSnapshotsResponse::default()),
         }
-        let mut asked = first_page(request.max_entries)?;
-        let mut found = ListSnapshotsResponse::default();
-        let token = VolumeId::token(Kind::Snapshot, &request.starting_token)?;
-        for (name, client) in self.from(token.as_ref()) {
-            let of_this = token.as_ref().filter(|token| token.store() == name);
+        let ask = |mut client: Client, max_entries, starting_token| async move {
             let page = ListSnapshotsRequest {
-                max_entries: asked,
-                starting_token: of_this.map(VolumeId::to_string).unwrap_or_default(),
+                max_entries,
+                starting_token,
                 ..ListSnapshotsRequest::default()
             };
-            let said = client.clone().list_snapshots(page).await;
-            let said = said.map_err(|why| of_store(name, why))?.into_inner();
-            asked -= i32::try_from(said.entries.len()).unwrap_or(asked);
-            found.entries.extend(said.entries);
-            found.next_token = said.next_token;
-            if asked <= 0 || !found.next_token.is_empty() {
-                break;
-            }
-        }
-        let last = found.entries.last().and_then(|last| last.snapshot.as_ref());
-        if asked <= 0 && found.next_token.is_empty() {
-            found.next_token = self.more(last.map_or("", |last| &last.snapshot_id), Kind::Snapshot);
-        }
-        Ok(found)
-    }
-
-    /// The stores from the one that a token names on.
-    fn from(&self, token: Option<&VolumeId>) -> impl Iterator<Item = (&str, &Client)> {
-        let first = token.map_or("", VolumeId::store).to_owned();
-        let all = self.stores.iter();
-        all.map(|(name, client)| (name.as_str(), client))
-            .filter(move |(name, _)| *name >= first.as_str())
-    }
-
-    /// The token behind the last entry of a store that has no more, if another store comes after it.
-    fn more(&self, last: &str, kind: Kind) -> String {
-        let id = VolumeId::parse(kind, last).ok().flatten();
-        let has_next = id.is_some_and(|id| self.from(Some(&id)).nth(1).is_some());
-        if has_next {
-            last.to_owned()
-        } else {
-            String::new()
-        }
+            let said = client.list_snapshots(page).await?.into_inner();
+            let last = said.entries.last().and_then(|last| last.snapshot.as_ref());
+            Ok(Page {
+                last: last
+                    .map(|last| last.snapshot_id.clone())
+                    .unwrap_or_default(),
+                next: said.next_token,
+                entries: said.entries,
+            })
+        };
+        let (most, token) = (request.max_entries, &request.starting_token);
+        let (entries, next_token) = self.pages(Kind::Snapshot, most, token, ask).await?;
+        Ok(ListSnapshotsResponse {
+            entries,
+            next_token,
+        })
     }
 
     fn count<T>(
@@ -293,14 +336,6 @@ impl Several {
     }
 }
 
-fn first_page(most: i32) -> Result<i32, Status> {
-    match most {
-        0 => Ok(PAGE),
-        1.. => Ok(most.min(PAGE)),
-        _ => Err(Status::invalid_argument("max_entries is negative")),
-    }
-}
-
 /// An error with the store's name. What only means that the store was not reached is to be tried again.
 fn of_store(name: &str, why: Status) -> Status {
     let code = match why.code() {
@@ -310,15 +345,27 @@ fn of_store(name: &str, why: Status) -> Status {
     Status::new(code, format!("store {name}: {}", why.message()))
 }
 
-/// A call that goes to the store that an identifier names. `$else` is the answer where no store is meant.
+/// Where a volume or snapshot is.
+enum Place<'a> {
+    /// In no store: nothing has this identifier.
+    Nowhere,
+    /// In this store.
+    One(&'a str, Client),
+    /// In two stores: a mirrored volume.
+    Two(VolumeId),
+}
+
+/// A call that goes to the store that an identifier names. `$else` is the answer where no store is meant; `$mirror` answers
+/// for a mirrored volume.
 macro_rules! forward {
-    ($self:ident, $method:literal, $call:ident, $request:ident, $kind:expr, $id:ident, $else:expr) => {{
+    ($self:ident, $method:literal, $call:ident, $request:ident, $kind:expr, $id:ident, $else:expr, $mirror:ident) => {{
         let begin = Instant::now();
         let request = $request.into_inner();
-        let result = match $self.of($kind, &request.$id) {
+        let result = match $self.find($kind, &request.$id) {
             Err(why) => Err(why),
-            Ok(None) => $else(&request.$id),
-            Ok(Some((name, mut client))) => match client.$call(request).await {
+            Ok(Place::Nowhere) => $else(&request.$id),
+            Ok(Place::Two(id)) => $self.$mirror(&id, &request).await,
+            Ok(Place::One(name, mut client)) => match client.$call(request).await {
                 Ok(said) => Ok(said.into_inner()),
                 Err(why) => Err(of_store(name, why)),
             },
@@ -327,7 +374,7 @@ macro_rules! forward {
     }};
 }
 
-fn nothing<T>(id: &String) -> Result<T, Status> {
+fn nothing<T>(id: &str) -> Result<T, Status> {
     Err(Status::not_found(format!("no store has {id:?}")))
 }
 
@@ -346,7 +393,7 @@ impl Controller for Several {
         &self,
         request: Request<DeleteVolumeRequest>,
     ) -> Result<Response<DeleteVolumeResponse>, Status> {
-        let gone = |_: &String| Ok(DeleteVolumeResponse {});
+        let gone = |_: &str| Ok(DeleteVolumeResponse {});
         forward!(
             self,
             "DeleteVolume",
@@ -354,7 +401,8 @@ impl Controller for Several {
             request,
             Kind::Volume,
             volume_id,
-            gone
+            gone,
+            delete_mirror
         )
     }
 
@@ -369,7 +417,8 @@ impl Controller for Several {
             request,
             Kind::Volume,
             volume_id,
-            nothing
+            nothing,
+            publish_mirror
         )
     }
 
@@ -377,7 +426,7 @@ impl Controller for Several {
         &self,
         request: Request<ControllerUnpublishVolumeRequest>,
     ) -> Result<Response<ControllerUnpublishVolumeResponse>, Status> {
-        let gone = |_: &String| Ok(ControllerUnpublishVolumeResponse {});
+        let gone = |_: &str| Ok(ControllerUnpublishVolumeResponse {});
         forward!(
             self,
             "ControllerUnpublishVolume",
@@ -385,7 +434,8 @@ impl Controller for Several {
             request,
             Kind::Volume,
             volume_id,
-            gone
+            gone,
+            unpublish_mirror
         )
     }
 
@@ -400,7 +450,8 @@ impl Controller for Several {
             request,
             Kind::Volume,
             volume_id,
-            nothing
+            nothing,
+            validate_mirror
         )
     }
 
@@ -417,16 +468,14 @@ impl Controller for Several {
         &self,
         _request: Request<ControllerListVolumeHealthRequest>,
     ) -> Result<Response<ControllerListVolumeHealthResponse>, Status> {
-        let why = "ControllerListVolumeHealth is not offered: ask the nodes";
-        Err(Status::unimplemented(why))
+        health_is_asked_of_nodes()
     }
 
     async fn controller_get_volume_health(
         &self,
         _request: Request<ControllerGetVolumeHealthRequest>,
     ) -> Result<Response<ControllerGetVolumeHealthResponse>, Status> {
-        let why = "ControllerGetVolumeHealth is not offered: ask the node";
-        Err(Status::unimplemented(why))
+        health_is_asked_of_nodes()
     }
 
     async fn get_capacity(
@@ -456,7 +505,8 @@ impl Controller for Several {
             request,
             Kind::Volume,
             source_volume_id,
-            nothing
+            nothing,
+            snapshot_of_mirror
         )
     }
 
@@ -464,7 +514,7 @@ impl Controller for Several {
         &self,
         request: Request<DeleteSnapshotRequest>,
     ) -> Result<Response<DeleteSnapshotResponse>, Status> {
-        let gone = |_: &String| Ok(DeleteSnapshotResponse {});
+        let gone = |_: &str| Ok(DeleteSnapshotResponse {});
         forward!(
             self,
             "DeleteSnapshot",
@@ -472,7 +522,8 @@ impl Controller for Several {
             request,
             Kind::Snapshot,
             snapshot_id,
-            gone
+            gone,
+            no_such_snapshot
         )
     }
 
@@ -496,7 +547,8 @@ impl Controller for Several {
             request,
             Kind::Snapshot,
             snapshot_id,
-            nothing
+            nothing,
+            no_such_snapshot
         )
     }
 
@@ -511,7 +563,8 @@ impl Controller for Several {
             request,
             Kind::Volume,
             volume_id,
-            nothing
+            nothing,
+            expand_mirror
         )
     }
 
@@ -519,24 +572,16 @@ impl Controller for Several {
         &self,
         request: Request<ControllerGetVolumeRequest>,
     ) -> Result<Response<ControllerGetVolumeResponse>, Status> {
-        forward!(
-            self,
-            "ControllerGetVolume",
-            controller_get_volume,
-            request,
-            Kind::Volume,
-            volume_id,
-            nothing
-        )
+        let begin = Instant::now();
+        let result = self.get(&request.into_inner()).await;
+        self.count("ControllerGetVolume", begin, result)
     }
 
     async fn controller_modify_volume(
         &self,
         _request: Request<ControllerModifyVolumeRequest>,
     ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
-        Err(Status::unimplemented(
-            "ControllerModifyVolume is not offered",
-        ))
+        nothing_to_modify()
     }
 }
 

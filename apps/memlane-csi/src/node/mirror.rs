@@ -1,0 +1,592 @@
+//! Mirrored volumes: the copies in two stores are one md RAID1 on the node.
+//!
+//! **A copy is used alone only if its own superblock says that the other one was left behind.** md writes that into the copy
+//! that it goes on with. A copy that was left behind knows nothing of it: it still says that both are up to date, so it is
+//! never started alone, and nothing that the other one has got since can be lost. At most one of the two can say so of the
+//! other, until both have been brought together again.
+//!
+//! What a copy says is in the copy, and what is assembled is in `/sys`: nothing else is remembered that decides anything.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tonic::Status;
+
+use super::array::{Array, State};
+use super::mapping::Mapped;
+use super::present::{Copy, Present};
+use super::superblock::{Beginning, Superblock};
+use super::{Node, Use, mounts, size, wait_for_size};
+use crate::fault::step;
+use crate::size::MIRROR;
+use crate::volume_id::VolumeId;
+
+/// How long the server of a copy may be away until the copy is given up. Restarted servers are back sooner. It is less than
+/// the time after which the copy's requests fail (`mapping::MIRRORED`), so that the other copy is told first.
+const AWAY: Duration = Duration::from_secs(4);
+/// How long after a copy could not be taken back that is tried again.
+const AGAIN: Duration = Duration::from_secs(20);
+
+/// How often mirrors are looked after.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What is to be done with copies of which no mirror runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Start {
+    /// Make a new mirror of both.
+    New,
+    /// Start it with both.
+    Both,
+    /// Start it with this one alone. The other one is taken in later.
+    Alone(usize),
+}
+
+/// Since when copies are not what they should be.
+#[derive(Default)]
+pub(super) struct Notes(Mutex<BTreeMap<VolumeId, Note>>);
+
+#[derive(Default)]
+struct Note {
+    /// Since when the copy's server is away.
+    away: Option<Instant>,
+    /// When the copy could not be taken back, and why.
+    refused: Option<(Instant, String)>,
+}
+
+impl Notes {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<VolumeId, Note>> {
+        // A note is written at once.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a copy's server has been away.
+    fn away(&self, id: &VolumeId, is_away: bool) -> Duration {
+        let mut all = self.lock();
+        let note = all.entry(id.clone()).or_default();
+        note.away = note.away.filter(|_| is_away);
+        match is_away {
+            true => note.away.get_or_insert_with(Instant::now).elapsed(),
+            false => Duration::ZERO,
+        }
+    }
+
+    fn refuses(&self, id: &VolumeId, why: Option<String>) {
+        let mut all = self.lock();
+        let note = all.entry(id.clone()).or_default();
+        note.refused = why.map(|why| (Instant::now(), why));
+    }
+
+    /// Why a copy was not taken back at the last attempt.
+    pub(super) fn why(&self, id: &VolumeId) -> Option<String> {
+        let all = self.lock();
+        let (_, why) = all.get(id)?.refused.as_ref()?;
+        Some(why.clone())
+    }
+
+    fn may_try(&self, id: &VolumeId) -> bool {
+        let all = self.lock();
+        let refused = all.get(id).and_then(|note| note.refused.as_ref());
+        refused.is_none_or(|(when, _)| when.elapsed() >= AGAIN)
+    }
+
+    pub(super) fn forget(&self, id: &VolumeId) {
+        let mut all = self.lock();
+        for copy in id.copies() {
+            all.remove(&copy);
+        }
+    }
+}
+
+impl Node {
+    /// Maps the copies and starts their mirror, as far as that is not done. Returns its device.
+    pub(super) fn bring_mirror(&self, used: &Use) -> Result<PathBuf, Status> {
+        let mut present = self.present(&used.id)?;
+        let away = self.map_copies(&mut present, used);
+        step("stage: copies mapped");
+        present.look();
+        self.end_dead(&mut present)?;
+        let array = match present.running() {
+            Some(array) => array.clone(),
+            None => {
+                let started = start(&present, &away);
+                if started.is_err() {
+                    // Whoever else assembles what he sees on this node must not find one copy alone.
+                    self.unmap_copies(&present)?;
+                }
+                started?
+            }
+        };
+        step("stage: mirror started");
+        self.mend(&present, &array);
+        Ok(array.device)
+    }
+
+    /// Maps what can be mapped. Returns why the others cannot.
+    fn map_copies(&self, present: &mut Present, used: &Use) -> Vec<Status> {
+        let mut away = Vec::new();
+        for copy in &mut present.copies {
+            if copy.mapped.as_ref().is_some_and(|one| !one.is_over()) {
+                continue;
+            }
+            match self.map_copy(copy, used) {
+                Ok(mapped) => copy.mapped = mapped,
+                Err(why) => {
+                    copy.mapped = None;
+                    let store = copy.id.store();
+                    away.push(Status::unavailable(format!(
+                        "store {store}: {}",
+                        why.message()
+                    )));
+                }
+            }
+        }
+        away
+    }
+
+    fn map_copy(&self, copy: &Copy, used: &Use) -> Result<Option<Mapped>, Status> {
+        if let Some(over) = &copy.mapped {
+            // The copy was taken from this node, and is published to it again.
+            self.leave(&copy.id, over)?;
+        }
+        self.memlane.map(&self.id, &copy.id, &used.wanted)?;
+        self.memlane.find(&self.id, &copy.id)
+    }
+
+    /// Takes a mapping that has failed out of the mirror, if it is in one, and ends it.
+    fn leave(&self, copy: &VolumeId, mapped: &Mapped) -> Result<(), Status> {
+        if let Some(device) = mounts::device_number(&mapped.shown_as)
+            && let Some(array) = Array::find(&copy.identity(), &[device])
+            && array
+                .members
+                .iter()
+                .any(|one| one.device != Some(device) && one.state == State::InSync)
+            && array.member(device).is_some()
+        {
+            array.fail(&mapped.shown_as)?;
+            array.remove(&mapped.shown_as)?;
+        }
+        self.memlane.unmap(mapped, true)
+    }
+
+    /// Ends a mirror of which no mapping is left that works.
+    fn end_dead(&self, present: &mut Present) -> Result<(), Status> {
+        let Some(array) = &present.array else {
+            return Ok(());
+        };
+        if array.runs && present.copies.iter().any(|copy| in_sync(array, copy)) {
+            return Ok(());
+        }
+        if let Some(device) = mounts::device_number(&array.device) {
+            for mount in mounts::of_device(device)? {
+                mounts::unmount_dead(&mount.point)?;
+            }
+        }
+        array.stop().map_err(|why| {
+            let why = why.message();
+            Status::unavailable(format!(
+                "the mirror lost both copies, and is still in use: {why}"
+            ))
+        })?;
+        present.array = None;
+        Ok(())
+    }
+
+    /// Ends the mirror of a volume that nobody uses any more, and the mappings of its copies.
+    pub(super) fn end_mirror(&self, present: &Present) -> Result<(), Status> {
+        if let Some(array) = &present.array {
+            array.stop()?;
+        }
+        step("unstage: mirror stopped");
+        self.unmap_copies(present)?;
+        self.notes.forget(&present.id);
+        Ok(())
+    }
+
+    fn unmap_copies(&self, present: &Present) -> Result<(), Status> {
+        for mapped in present
+            .copies
+            .iter()
+            .filter_map(|copy| copy.mapped.as_ref())
+        {
+            // The mirror has been stopped, so all is written that can be written.
+            self.memlane.unmap(mapped, true)?;
+        }
+        Ok(())
+    }
+
+    /// Looks after the mirrors of this node until the process ends.
+    pub async fn watch_mirrors(self: Arc<Node>) {
+        loop {
+            let node = Arc::clone(&self);
+            let looked = tokio::task::spawn_blocking(move || node.look_after_mirrors()).await;
+            if let Ok(Err(why)) = looked {
+                eprintln!("memlane-csi: looking after mirrors: {}", why.message());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Gives up a copy whose server is away, and takes back one whose server is back.
+    fn look_after_mirrors(&self) -> Result<(), Status> {
+        if !Array::is_any() {
+            return Ok(());
+        }
+        for present in self.all_present()? {
+            // A call works on it at this moment, and looks after it.
+            let Ok(_working) = self.busy.begin(&present.id.to_string()) else {
+                continue;
+            };
+            if let Some(array) = present.running() {
+                self.give_up(&present, array);
+                self.mend(&present, array);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up a copy whose server is away, so that the other one is told before requests to this one fail.
+    fn give_up(&self, present: &Present, array: &Array) {
+        let away = |copy: &Copy| !self.works(copy);
+        let (lost, good): (Vec<&Copy>, Vec<&Copy>) = present
+            .copies
+            .iter()
+            .filter(|copy| in_sync(array, copy))
+            .partition(|copy| away(copy));
+        for copy in &good {
+            self.notes.away(&copy.id, false);
+        }
+        for copy in lost {
+            let since = self.notes.away(&copy.id, true);
+            if let Some(mapped) = copy
+                .mapped
+                .as_ref()
+                .filter(|_| since >= AWAY && !good.is_empty())
+            {
+                self.say(&copy.id, array.fail(&mapped.shown_as));
+            }
+        }
+    }
+
+    /// Takes into the mirror what belongs there, and out of it what has ended. What cannot be done now is tried again.
+    fn mend(&self, present: &Present, array: &Array) {
+        if !present.copies.iter().any(|copy| in_sync(array, copy)) {
+            return;
+        }
+        let known: Vec<u64> = present.devices();
+        let strangers = array
+            .members
+            .iter()
+            .filter(|one| one.device.is_none_or(|device| !known.contains(&device)));
+        for member in strangers {
+            // Its mapping was killed, and another device has taken its place.
+            let _ = array.fail(&member.path);
+            let _ = array.remove(&member.path);
+        }
+        for copy in &present.copies {
+            let Some(mapped) = copy.mapped.as_ref() else {
+                continue;
+            };
+            let state = copy
+                .device()
+                .and_then(|device| array.member(device))
+                .map(|one| one.state);
+            if matches!(state, Some(State::InSync | State::Behind)) {
+                self.notes.refuses(&copy.id, None);
+            } else if self.notes.may_try(&copy.id) && self.works(copy) {
+                let taken = take(present, array, &mapped.shown_as, state);
+                self.say(&copy.id, taken);
+            }
+        }
+    }
+
+    /// Notes how an attempt went.
+    fn say(&self, copy: &VolumeId, done: Result<(), Status>) {
+        if let Err(why) = &done {
+            eprintln!("memlane-csi: copy {copy}: {}", why.message());
+        }
+        self.notes
+            .refuses(copy, done.err().map(|why| why.message().to_owned()));
+    }
+
+    /// Whether requests to a copy are answered.
+    fn works(&self, copy: &Copy) -> bool {
+        let Some(mapped) = copy.mapped.as_ref().filter(|one| one.state == "ok") else {
+            return false;
+        };
+        let paths = self.memlane.paths(mapped).unwrap_or_default();
+        paths.iter().any(|path| path.state == "connected")
+    }
+
+    /// Makes the mirror as large as both copies have become. Returns the size of its device.
+    pub(super) fn grow_mirror(&self, present: &Present, least: u64) -> Result<u64, Status> {
+        let array = present.running().ok_or_else(|| no_mirror(&present.id))?;
+        for copy in &present.copies {
+            let Some(mapped) = copy.mapped.as_ref().filter(|_| in_sync(array, copy)) else {
+                let store = copy.id.store();
+                return Err(Status::unavailable(format!(
+                    "the copy in store {store} is not up to date: the volume grows when both are"
+                )));
+            };
+            wait_for_size(&mapped.shown_as, least + MIRROR)?;
+        }
+        if size(&array.device)? < least || least == 0 {
+            array.grow()?;
+        }
+        wait_for_size(&array.device, least)
+    }
+}
+
+fn in_sync(array: &Array, copy: &Copy) -> bool {
+    let member = copy.device().and_then(|device| array.member(device));
+    let is_over = copy.mapped.as_ref().is_none_or(Mapped::is_over);
+    !is_over && member.is_some_and(|one| one.state == State::InSync)
+}
+
+fn no_mirror(id: &VolumeId) -> Status {
+    Status::not_found(format!(
+        "the mirror of volume {id} does not run on this node"
+    ))
+}
+
+/// Starts the mirror of the copies that are mapped. `away` says why others are not.
+fn start(present: &Present, away: &[Status]) -> Result<Array, Status> {
+    let id = &present.id;
+    let uuid = id.identity();
+    let mut found = Vec::new();
+    for copy in &present.copies {
+        found.push(match &copy.mapped {
+            Some(mapped) => Some(beginning(&mapped.shown_as, &uuid)?),
+            None => None,
+        });
+    }
+    let devices: Vec<&Path> = present.copies.iter().filter_map(Copy::path).collect();
+    let wanted = plan(&found).map_err(|why| refused(id, why, away))?;
+    match wanted {
+        Start::New => {
+            Array::create(&uuid, &devices)?;
+            step("stage: mirror made");
+            Array::start(&uuid, &devices)?;
+        }
+        Start::Both => Array::start(&uuid, &devices)?,
+        Start::Alone(number) => {
+            let device = present.copies[number].path();
+            Array::start(&uuid, device.as_slice())?;
+        }
+    }
+    Array::find(&uuid, &present.devices()).ok_or_else(|| no_mirror(id))
+}
+
+/// What lies at the beginning of a copy. A superblock of another mirror is something strange.
+fn beginning(device: &Path, uuid: &[u8; 16]) -> Result<Beginning, Status> {
+    let read = Beginning::read(device);
+    let read =
+        read.map_err(|error| Status::unavailable(format!("{}: {error}", device.display())))?;
+    Ok(match read {
+        Beginning::Member(other) if other.uuid != *uuid => Beginning::Strange,
+        known => known,
+    })
+}
+
+/// Why no mirror can be started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    /// What can be reached may be older than what cannot.
+    MayBeOld,
+    /// A copy has something that is not of this mirror.
+    Strange,
+    /// Both copies were used without the other.
+    Apart,
+    /// Neither copy is complete.
+    Incomplete,
+}
+
+/// What is to be done with two copies, of which `None` cannot be reached. This is where no write is lost: see above.
+fn plan(found: &[Option<Beginning>]) -> Result<Start, Refusal> {
+    use Beginning::{Blank, Member, Strange};
+    let [one, other] = found else {
+        return Err(Refusal::Strange);
+    };
+    match (one, other) {
+        (Some(Strange), _) | (_, Some(Strange)) => Err(Refusal::Strange),
+        (Some(Blank), Some(Blank)) => Ok(Start::New),
+        // Nothing is on the other one, so nothing newer is.
+        (Some(Member(one)), Some(Blank)) => one
+            .is_complete
+            .then_some(Start::Alone(0))
+            .ok_or(Refusal::Incomplete),
+        (Some(Blank), Some(Member(other))) => other
+            .is_complete
+            .then_some(Start::Alone(1))
+            .ok_or(Refusal::Incomplete),
+        (Some(Member(one)), Some(Member(other))) => both(one, other),
+        (Some(Member(one)), None) if one.is_ahead() => Ok(Start::Alone(0)),
+        (None, Some(Member(other))) if other.is_ahead() => Ok(Start::Alone(1)),
+        (None, _) | (_, None) => Err(Refusal::MayBeOld),
+    }
+}
+
+fn both(one: &Superblock, other: &Superblock) -> Result<Start, Refusal> {
+    // An older copy that says it was used alone has been brought together with the other since, or neither was asked.
+    let is_newer = |a: &Superblock, b: &Superblock| a.events >= b.events || !b.is_complete;
+    match (one.is_ahead(), other.is_ahead()) {
+        (true, true) => Err(Refusal::Apart),
+        (true, false) if is_newer(one, other) => Ok(Start::Alone(0)),
+        (false, true) if is_newer(other, one) => Ok(Start::Alone(1)),
+        (false, false) if one.is_complete || other.is_complete => Ok(Start::Both),
+        (false, false) => Err(Refusal::Incomplete),
+        _ => Err(Refusal::Apart),
+    }
+}
+
+fn refused(id: &VolumeId, why: Refusal, away: &[Status]) -> Status {
+    let mut missing = String::new();
+    for one in away {
+        let _ = write!(missing, " ({})", one.message());
+    }
+    match why {
+        Refusal::MayBeOld => Status::unavailable(format!(
+            "volume {id} has one copy in reach, which does not know whether the other one is newer: it waits until both can be reached{missing}"
+        )),
+        Refusal::Strange => Status::failed_precondition(format!(
+            "a copy of volume {id} has something on it that is not of its mirror"
+        )),
+        Refusal::Apart => Status::failed_precondition(format!(
+            "both copies of volume {id} have been used without the other: somebody has to choose one, and to empty the other"
+        )),
+        Refusal::Incomplete => {
+            Status::data_loss(format!("no copy of volume {id} in reach is complete"))
+        }
+    }
+}
+
+/// Takes a copy into a mirror that runs. `state`: what it is there already.
+fn take(
+    present: &Present,
+    array: &Array,
+    device: &Path,
+    state: Option<State>,
+) -> Result<(), Status> {
+    let uuid = present.id.identity();
+    match beginning(device, &uuid)? {
+        Beginning::Strange => Err(refused(&present.id, Refusal::Strange, &[])),
+        Beginning::Blank => {
+            remove_faulty(array, device, state)?;
+            array.add(device)
+        }
+        Beginning::Member(own) => {
+            let running = present.copies.iter().filter(|copy| in_sync(array, copy));
+            let mut running = running.filter_map(Copy::path);
+            let is_older = running.any(|path| {
+                matches!(beginning(path, &uuid), Ok(Beginning::Member(newest)) if newest.events >= own.events)
+            });
+            if own.is_ahead() || !is_older {
+                return Err(refused(&present.id, Refusal::Apart, &[]));
+            }
+            remove_faulty(array, device, state)?;
+            if array.add_again(device).is_ok() {
+                return Ok(());
+            }
+            // It has never been complete, so that not only what changed is missing.
+            Array::forget(device)?;
+            array.add(device)
+        }
+    }
+}
+
+fn remove_faulty(array: &Array, device: &Path, state: Option<State>) -> Result<(), Status> {
+    match state {
+        Some(_) => array.remove(device),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(events: u64, is_complete: bool, has_other: bool) -> Option<Beginning> {
+        Some(Beginning::Member(Superblock {
+            uuid: [0; 16],
+            events,
+            is_complete,
+            has_other,
+        }))
+    }
+
+    /// The plan, which does not depend on the order of the copies.
+    fn planned(one: &Option<Beginning>, other: &Option<Beginning>) -> Result<Start, Refusal> {
+        let plan_of = |a: &Option<Beginning>, b: &Option<Beginning>| plan(&[a.clone(), b.clone()]);
+        let turned = plan_of(other, one).map(|start| match start {
+            Start::Alone(number) => Start::Alone(1 - number),
+            same => same,
+        });
+        let planned = plan_of(one, other);
+        assert_eq!(planned, turned);
+        planned
+    }
+
+    #[test]
+    fn a_copy_that_does_not_say_that_the_other_was_left_behind_is_never_used_alone() {
+        for has_complete in [false, true] {
+            let left_behind = copy(5, has_complete, true);
+            assert_eq!(planned(&left_behind, &None), Err(Refusal::MayBeOld));
+        }
+        assert_eq!(planned(&copy(5, true, false), &None), Ok(Start::Alone(0)));
+        assert_eq!(
+            planned(&Some(Beginning::Blank), &None),
+            Err(Refusal::MayBeOld)
+        );
+        assert_eq!(planned(&None, &None), Err(Refusal::MayBeOld));
+    }
+
+    #[test]
+    fn of_two_copies_the_one_that_went_on_alone_is_the_newer_one() {
+        let (ahead, behind) = (copy(9, true, false), copy(5, true, true));
+        assert_eq!(planned(&ahead, &behind), Ok(Start::Alone(0)));
+        assert_eq!(
+            planned(&copy(9, true, true), &copy(9, true, true)),
+            Ok(Start::Both)
+        );
+        // Killed while one was made up to date.
+        assert_eq!(
+            planned(&copy(9, true, true), &copy(9, false, true)),
+            Ok(Start::Both)
+        );
+        assert_eq!(
+            planned(&copy(8, true, false), &copy(9, false, true)),
+            Ok(Start::Alone(0))
+        );
+    }
+
+    #[test]
+    fn copies_that_were_both_used_alone_are_not_joined() {
+        assert_eq!(
+            planned(&copy(9, true, false), &copy(7, true, false)),
+            Err(Refusal::Apart)
+        );
+        assert_eq!(
+            planned(&copy(7, true, false), &copy(9, true, true)),
+            Err(Refusal::Apart)
+        );
+    }
+
+    #[test]
+    fn a_new_mirror_is_made_of_two_blank_copies_only() {
+        let blank = Some(Beginning::Blank);
+        assert_eq!(planned(&blank, &blank), Ok(Start::New));
+        assert_eq!(planned(&blank, &copy(3, true, true)), Ok(Start::Alone(1)));
+        assert_eq!(
+            planned(&blank, &copy(3, false, true)),
+            Err(Refusal::Incomplete)
+        );
+        for other in [blank, copy(3, true, false), None] {
+            assert_eq!(
+                planned(&Some(Beginning::Strange), &other),
+                Err(Refusal::Strange)
+            );
+        }
+    }
+}
