@@ -29,7 +29,10 @@ pub(crate) fn output<W: AsRef<OsStr>>(program: &Path, words: &[W]) -> Result<Out
 /// How a command failed, in its own words.
 pub(crate) fn complaint(program: &Path, output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
-    let mut said = said.trim().replace('\n', "; ");
+    let mut said = message(&said)
+        .unwrap_or_else(|| said.into_owned())
+        .trim()
+        .replace('\n', "; ");
     while said.len() > LONGEST {
         said.pop();
     }
@@ -38,6 +41,12 @@ pub(crate) fn complaint(program: &Path, output: &Output) -> String {
         true => format!("{name}: {}", output.status),
         false => format!("{name}: {said}"),
     }
+}
+
+/// The message of an error that memlane printed as a document.
+fn message(said: &str) -> Option<String> {
+    let document: serde_json::Value = serde_json::from_str(said).ok()?;
+    Some(document["message"].as_str()?.to_owned())
 }
 
 #[cfg(test)]
@@ -53,5 +62,7 @@ mod tests {
         let why = run(shell, &["-c", "exit 3"]).expect_err("fails");
         assert!(why.contains('3'), "{why}");
         assert!(run(Path::new("/nowhere"), &["a"]).is_err());
+        let document = "echo '{\"exit_code\": 3,\n\"message\": \"away\"}' >&2; exit 3";
+        assert_eq!(run(shell, &["-c", document]).as_deref(), Err("sh: away"));
     }
 }

@@ -348,6 +348,9 @@ mod tests {
         let store = store_name(&"s".repeat(20)).expect("fits");
         let id = VolumeId::of_volume("v", &store).expect("a name");
         assert!(fits_session(&id.session(&node)));
+        // Of a mirrored volume, it is the two stores that have to share the room.
+        assert!(!fits_session(&id.clone().with(Some("t")).session(&node)));
+        assert!(fits_session(&id.with(Some("t")).session(&node[2..])));
         assert_eq!(node_id("a.b.example").as_deref(), Ok("a:b:example"));
         for wrong in ["", "a/b", "a b", &"n".repeat(43)] {
             assert!(node_id(wrong).is_err(), "{wrong}");

@@ -26,7 +26,7 @@ impl Kernel {
         let concrete = concrete(package)?;
         Kernel::in_folders(
             &unpacked(&cache(), &concrete)?,
-            &unpacked(&cache(), "busybox-static")?,
+            &files_of("busybox-static")?,
         )
     }
 
@@ -94,6 +94,14 @@ impl Kernel {
             busybox,
         })
     }
+}
+
+/// The files of one of Debian's packages, which need not be installed; fetched unless they are there from an earlier run.
+///
+/// # Errors
+/// What is missing, to be told when the test is skipped.
+pub fn files_of(package: &str) -> Result<PathBuf, String> {
+    unpacked(&cache(), package)
 }
 
 fn cache() -> PathBuf {

@@ -32,7 +32,7 @@ use archive::Archive;
 use running::ENDED;
 use tools::{read, run};
 
-pub use kernel::Kernel;
+pub use kernel::{Kernel, files_of};
 pub use running::{Heard, Outcome, Running};
 
 /// No guest works longer than this, unless it is allowed to.

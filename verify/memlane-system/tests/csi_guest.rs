@@ -1,5 +1,5 @@
-//! `memlane-csi` in a machine in QEMU, for what this machine's kernel may lack: thin volumes of LVM, shown by the kernel's nbd
-//! driver. `./dev test-kernels` runs it, or `-- --include-ignored`.
+//! `memlane-csi` in a machine in QEMU, for what this machine's kernel may lack: thin volumes of LVM, and mirrors of md, over
+//! the kernel's nbd driver. `./dev test-kernels` runs it, or `-- --include-ignored`.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::{Path, PathBuf};
@@ -37,23 +37,32 @@ test $(lvm lvs --noheadings -o lv_name vg | wc -l) = 1
 echo all is well
 ";
 
-/// Programs of this machine, under the names that the guest has for them.
-fn programs() -> [(&'static str, &'static str); 12] {
-    [
-        ("lvm", "/usr/sbin/lvm"),
-        ("thin_check", "/usr/sbin/thin_check"),
-        ("thin_repair", "/usr/sbin/thin_repair"),
-        ("mkfs.ext4", "/usr/sbin/mkfs.ext4"),
-        ("fsck.ext4", "/usr/sbin/fsck.ext4"),
-        ("resize2fs", "/usr/sbin/resize2fs"),
-        ("dumpe2fs", "/usr/sbin/dumpe2fs"),
-        ("blkid", "/usr/sbin/blkid"),
-        ("mount", "/usr/bin/mount"),
-        ("umount", "/usr/bin/umount"),
-        ("ip", "/usr/bin/ip"),
-        ("dmsetup", "/usr/sbin/dmsetup"),
-    ]
-}
+/// Tests of mirrored volumes, whose console tells how each one ended.
+const MIRRORS: &str = r"
+export PATH=/usr/sbin:/usr/bin:/bin MEMLANE_BIN=/usr/bin/memlane
+ln -s /proc/self/mounts /etc/mtab
+ip link set lo up
+/usr/bin/mirrors --test-threads=1
+echo all is well
+";
+
+/// Tests that must have run there.
+const OF_MIRRORS: usize = 6;
+
+/// Programs for file systems, in `/usr/sbin` of the guest.
+const TOOLS: [&str; 8] = [
+    "mkfs.ext4",
+    "fsck.ext4",
+    "resize2fs",
+    "dumpe2fs",
+    "blkid",
+    "mount",
+    "umount",
+    "ip",
+];
+
+/// Those of LVM.
+const OF_LVM: [&str; 4] = ["lvm", "thin_check", "thin_repair", "dmsetup"];
 
 fn found(program: &str) -> PathBuf {
     let mut which = Command::new("/bin/sh");
@@ -70,17 +79,29 @@ fn stripped(from: &Path, to: &Path) -> PathBuf {
     to.to_owned()
 }
 
-fn guest(dir: &TempDir, kernel: &Kernel, suite: &Path) -> Result<Guest, String> {
+/// A guest with these programs of this machine, and memlane.
+fn guest(dir: &TempDir, kernel: &Kernel, tools: &[&str]) -> Result<Guest, String> {
+    let small = stripped(&memlane(), &dir.path().join("memlane"));
+    let mut guest = Guest::new(kernel)
+        .cpus(2)
+        .limit(LIMIT)
+        .program(&small, "/usr/bin/memlane")?;
+    for tool in tools {
+        guest = guest.program(&found(tool), &format!("/usr/sbin/{tool}"))?;
+    }
+    Ok(guest)
+}
+
+fn with_lvm(dir: &TempDir, kernel: &Kernel, suite: &Path) -> Result<Guest, String> {
     let conf = dir.path().join("lvm.conf");
     std::fs::write(&conf, LVM_CONF).map_err(|error| error.to_string())?;
     let disk = dir.path().join("disk");
     let made = std::fs::File::create(&disk).and_then(|disk| disk.set_len(1 << 30));
     made.map_err(|error| error.to_string())?;
     let drive = format!("file={},if=none,format=raw,id=disk", disk.display());
-    let mut guest = Guest::new(kernel)
+    let small = stripped(&find_csi(), &dir.path().join("memlane-csi"));
+    guest(dir, kernel, &[&TOOLS[..], &OF_LVM].concat())?
         .memory(1024)
-        .cpus(2)
-        .limit(LIMIT)
         .modules(&[
             "virtio_pci",
             "virtio_blk",
@@ -92,35 +113,84 @@ fn guest(dir: &TempDir, kernel: &Kernel, suite: &Path) -> Result<Guest, String> 
         ])
         .arguments(&["-drive", &drive, "-device", "virtio-blk-pci,drive=disk"])
         .file(&conf, "/etc/lvm/lvm.conf")
-        .file(suite, "/usr/bin/csi-sanity");
-    for (name, place) in programs() {
-        guest = guest.program(&found(name), place)?;
+        .file(suite, "/usr/bin/csi-sanity")
+        .program(&small, "/usr/bin/memlane-csi")
+}
+
+fn with_mirrors(dir: &TempDir, kernel: &Kernel) -> Result<Guest, String> {
+    let mdadm = guest::files_of("mdadm")?.join("sbin/mdadm");
+    let (tests, plugin) = test_program();
+    let small = stripped(&tests, &dir.path().join("mirrors"));
+    let small_plugin = stripped(&plugin, &dir.path().join("memlane-csi"));
+    guest(dir, kernel, &TOOLS)?
+        .memory(1800)
+        .modules(&["ext4", "crc32c_generic", "nbd", "loop", "fuse", "raid1"])
+        .program(&mdadm, "/usr/sbin/mdadm")?
+        .program(&small, "/usr/bin/mirrors")?
+        // The tests start the plugin by the path that it was built at.
+        .program(&small_plugin, &plugin.to_string_lossy())
+}
+
+/// Builds the tests `mirrors` of memlane-csi. Returns the program, and the plugin that was built with it.
+fn test_program() -> (PathBuf, PathBuf) {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args(["test", "--no-run", "--quiet", "-p", "memlane-csi"])
+        .args(["--features", "faults", "--test", "mirrors"])
+        .args(["--message-format", "json-render-diagnostics"]);
+    let said = must(cargo);
+    let programs = said.lines().filter_map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        let program = line["executable"].as_str()?;
+        Some((
+            line["target"]["name"].as_str()?.to_owned(),
+            PathBuf::from(program),
+        ))
+    });
+    let programs: Vec<(String, PathBuf)> = programs.collect();
+    let of = |wanted: &str| {
+        let found = programs.iter().rfind(|(name, _)| name == wanted);
+        found.expect(wanted).1.clone()
+    };
+    (of("mirrors"), of("memlane-csi"))
+}
+
+/// The guest's kernel; if these tests cannot run here, why.
+fn kernel(tools: &[&str]) -> Result<Kernel, String> {
+    match tools.iter().find(|tool| !has(tool)) {
+        Some(missing) => Err(format!("no {missing}")),
+        None => guest::qemu().and_then(|()| Kernel::of_package("linux-image-amd64")),
     }
-    for (from, name) in [(memlane(), "memlane"), (find_csi(), "memlane-csi")] {
-        let small = stripped(&from, &dir.path().join(name));
-        guest = guest.program(&small, &format!("/usr/bin/{name}"))?;
-    }
-    Ok(guest)
 }
 
 #[test]
 #[ignore = "minutes: ./dev test-kernels"]
 fn all_that_the_plugin_offers_passes_with_thin_volumes_of_lvm_and_the_kernels_nbd() {
-    let missing = programs().into_iter().find(|(name, _)| !has(name));
-    let kernel = match missing {
-        Some((name, _)) => Err(format!("no {name}")),
-        None => guest::qemu().and_then(|()| Kernel::of_package("linux-image-amd64")),
-    };
-    let (kernel, suite) = match (kernel, csi::sanity()) {
+    let (kernel, suite) = match (kernel(&[&TOOLS[..], &OF_LVM].concat()), csi::sanity()) {
         (Ok(kernel), Some(suite)) => (kernel, suite),
         (Err(why), _) => return eprintln!("SKIPPED csi in a guest: {why}"),
         (_, None) => return,
     };
     let dir = TempDir::new("csi-guest");
-    let guest = guest(&dir, &kernel, &suite).expect("a guest");
+    let guest = with_lvm(&dir, &kernel, &suite).expect("a guest");
     let said = guest.start(STORY).finish();
     assert!(said.ok, "{}", said.console);
     for sentence in ["all is well", "82 Passed | 0 Failed"] {
         assert!(said.console.contains(sentence), "{}", said.console);
     }
+}
+
+#[test]
+#[ignore = "minutes: ./dev test-kernels"]
+fn mirrored_volumes_lose_nothing_with_md_over_the_kernels_nbd() {
+    let kernel = match kernel(&TOOLS) {
+        Ok(kernel) => kernel,
+        Err(why) => return eprintln!("SKIPPED mirrors in a guest: {why}"),
+    };
+    let dir = TempDir::new("csi-mirrors");
+    let guest = with_mirrors(&dir, &kernel).expect("a guest");
+    let said = guest.start(MIRRORS).finish();
+    let all = format!("{OF_MIRRORS} passed; 0 failed");
+    assert!(said.ok && said.console.contains(&all), "{}", said.console);
+    assert!(!said.console.contains("SKIPPED"), "{}", said.console);
 }

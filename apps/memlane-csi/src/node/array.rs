@@ -114,22 +114,16 @@ impl Array {
         mdadm(&["--stop"], &[Path::new(&place)])
     }
 
-    /// Starts the mirror of these devices, and of all of them. The caller knows that no other device has something newer.
+    /// Starts the mirror of these devices, of all or none. The caller knows that no other device has something newer.
     pub(super) fn start(uuid: &[u8; 16], devices: &[&Path]) -> Result<(), Status> {
         let identity = format!("--uuid={}", text(uuid));
-        let how = match devices {
-            [_] => "--run",
-            _ => "--no-degraded",
-        };
+        // Of two devices, mdadm starts no fewer than were in the mirror at the end, unless it is told to run what there is.
+        let how = (devices.len() == 1).then_some("--run");
         // Without a log of bad blocks: a device that cannot be written is given up as a whole, and made up to date later.
-        let words = [
-            "--assemble",
-            &name(uuid),
-            how,
-            "--config=none",
-            "--update=no-bbl",
-            &identity,
-        ];
+        let place = name(uuid);
+        let mut words = vec!["--assemble", &place, "--config=none", "--update=no-bbl"];
+        words.push(&identity);
+        words.extend(how);
         mdadm(&words, devices)
     }
 

@@ -1,7 +1,5 @@
 //! What is wrong with the volumes on this node.
 
-use std::collections::BTreeMap;
-
 use tonic::Status;
 
 use super::Node;
@@ -98,32 +96,19 @@ impl Trouble {
     }
 }
 
-/// Paths of the sessions that volumes are mapped by, asked for once each.
-type Paths = BTreeMap<String, Vec<SessionPath>>;
-
 impl Node {
     /// The health of all volumes that are staged on this node, in the order of their identifiers.
     ///
     /// # Errors
     /// `memlane` cannot be asked, or the table of mounts cannot be read.
     pub(crate) fn all_health(&self) -> Result<Vec<Health>, Status> {
-        let mut paths = Paths::new();
         let all = self.all_present()?;
-        all.iter()
-            .map(|present| self.health_of(present, &mut paths))
-            .collect()
+        all.iter().map(|present| self.health_of(present)).collect()
     }
 
     /// The health of one volume.
-    pub(super) fn one_health(&self, present: &Present) -> Result<Health, Status> {
-        self.health_of(present, &mut Paths::new())
-    }
-
-    fn health_of(&self, present: &Present, paths: &mut Paths) -> Result<Health, Status> {
-        let mut copies = Vec::new();
-        for copy in &present.copies {
-            copies.push(self.troubles_of(copy, paths)?);
-        }
+    pub(super) fn health_of(&self, present: &Present) -> Result<Health, Status> {
+        let copies: Vec<Vec<Trouble>> = present.copies.iter().map(of_copy).collect();
         let is_well = |troubles: &[Trouble]| !troubles.iter().any(|one| one.inaccessible);
         let (mut troubles, in_sync) = match present.is_mirrored() {
             false => {
@@ -150,17 +135,6 @@ impl Node {
         })
     }
 
-    /// What is wrong with a copy, as far as its mapping knows.
-    fn troubles_of(&self, copy: &Copy, paths: &mut Paths) -> Result<Vec<Trouble>, Status> {
-        match &copy.mapped {
-            None => {
-                let text = "no process shows the volume on this node; it is mapped again when a pod is started with it";
-                Ok(vec![Trouble::new(Reason::NotMapped, true, text)])
-            }
-            Some(mapped) => Ok(of_mapping(mapped, self.paths_of(mapped, paths)?)),
-        }
-    }
-
     /// What the mirror has to say of a copy; `None`: it is up to date.
     fn in_mirror(&self, present: &Present, copy: &Copy) -> Option<Trouble> {
         let array = present.running();
@@ -181,20 +155,21 @@ impl Node {
             }
         }
     }
+}
 
-    fn paths_of<'a>(
-        &self,
-        mapped: &Mapped,
-        known: &'a mut Paths,
-    ) -> Result<&'a [SessionPath], Status> {
-        if !known.contains_key(&mapped.session) {
-            known.insert(mapped.session.clone(), self.memlane.paths(mapped)?);
+/// What is wrong with a copy, as far as its mapping knows.
+fn of_copy(copy: &Copy) -> Vec<Trouble> {
+    match &copy.mapped {
+        None => {
+            let text = "no process shows the volume on this node; it is mapped again when a pod is started with it";
+            vec![Trouble::new(Reason::NotMapped, true, text)]
         }
-        Ok(&known[&mapped.session])
+        Some(mapped) => of_mapping(mapped),
     }
 }
 
-fn of_mapping(mapped: &Mapped, paths: &[SessionPath]) -> Vec<Trouble> {
+fn of_mapping(mapped: &Mapped) -> Vec<Trouble> {
+    let paths = &mapped.paths;
     let mut found = Vec::new();
     if mapped.is_over() {
         found.push(Trouble::new(Reason::Lost, true, &mapped.state));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -24,7 +25,7 @@ pub fn servers_of(store: &str) -> String {
 pub const NAME: &str = "memlane.dev/name";
 
 /// How a copy of a mirrored volume is mapped: requests to a lost server fail soon, so that the other copy goes on.
-const MIRRORED: [&str; 4] = ["--on-disconnect", "queue:8s", "--wait", "5s"];
+const MIRRORED: [&str; 4] = ["--on-disconnect", "queue:6s", "--wait", "5s"];
 
 /// How long a device may take to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,12 +47,15 @@ pub struct Memlane {
 #[derive(Deserialize, Clone, Debug)]
 pub(super) struct Mapped {
     volume: String,
-    pub(super) session: String,
+    session: String,
     /// The device.
     pub(super) shown_as: PathBuf,
     pub(super) read_only: bool,
     /// `ok`, or what is wrong.
     pub(super) state: String,
+    /// The paths of its session.
+    #[serde(skip)]
+    pub(super) paths: Arc<[SessionPath]>,
 }
 
 impl Mapped {
@@ -59,6 +63,11 @@ impl Mapped {
     pub(super) fn id(&self, node: &str) -> Option<VolumeId> {
         let key = self.volume.strip_suffix(".ro").unwrap_or(&self.volume);
         VolumeId::of_session(&self.session, node, key)
+    }
+
+    /// Whether requests are answered.
+    pub(super) fn works(&self) -> bool {
+        self.state == "ok" && self.paths.iter().any(|path| path.state == "connected")
     }
 
     /// The server has refused it, or has given it to somebody else: it does not come back by itself.
@@ -70,7 +79,12 @@ impl Mapped {
 /// Of `memlane vol ls --json`.
 #[derive(Deserialize)]
 struct Listed {
-    mapped: Vec<Mapped>,
+    mapped: Vec<Place>,
+}
+
+#[derive(Deserialize)]
+struct Place {
+    shown_as: PathBuf,
 }
 
 /// Of `memlane map --json`.
@@ -79,14 +93,20 @@ struct Shown {
     place: PathBuf,
 }
 
-/// Of `memlane session show --json`.
+/// Of `memlane session ls --json`.
+#[derive(Deserialize)]
+struct Sessions {
+    sessions: Vec<Session>,
+}
+
 #[derive(Deserialize)]
 struct Session {
     paths: Vec<SessionPath>,
+    volumes: Vec<Mapped>,
 }
 
 /// A path of a session.
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub(super) struct SessionPath {
     pub(super) path: String,
     pub(super) state: String,
@@ -95,7 +115,7 @@ pub(super) struct SessionPath {
 }
 
 /// What a node needs to map a volume.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Wanted {
     /// Where the server of each copy listens.
     servers: BTreeMap<VolumeId, String>,
@@ -177,10 +197,26 @@ impl Memlane {
         Ok(all.find(|one| one.id(node).as_ref() == Some(id)))
     }
 
-    /// Everything that is mapped here, by whomever.
+    /// The volumes of servers that are mapped here, by whomever. Servers are not asked: they may be away.
     pub(super) fn list(&self) -> Result<Vec<Mapped>, Status> {
+        let said = self.run(&[], &["session", "ls", "--json"])?;
+        let mut all = Vec::new();
+        for session in read::<Sessions>(&said)?.sessions {
+            let paths: Arc<[SessionPath]> = session.paths.into();
+            let volumes = session.volumes.into_iter();
+            all.extend(volumes.map(|mapped| Mapped {
+                paths: Arc::clone(&paths),
+                ..mapped
+            }));
+        }
+        Ok(all)
+    }
+
+    /// What shows something here, also files that are mapped without a server.
+    pub(super) fn shown(&self) -> Result<Vec<PathBuf>, Status> {
         let said = self.run(&[], &["vol", "ls", "--json"])?;
-        Ok(read::<Listed>(&said)?.mapped)
+        let all = read::<Listed>(&said)?.mapped.into_iter();
+        Ok(all.map(|one| one.shown_as).collect())
     }
 
     /// Maps a volume. One whose mapping died gets its old device back where the kernel kept it (ublk, nbd).
@@ -222,12 +258,6 @@ impl Memlane {
     /// Removes what killed processes have left.
     pub(super) fn prune(&self) -> Result<(), Status> {
         self.run(&[], &["vol", "prune"]).map(drop)
-    }
-
-    /// The paths of the session that a volume is mapped by.
-    pub(super) fn paths(&self, mapped: &Mapped) -> Result<Vec<SessionPath>, Status> {
-        let said = self.run(&[], &["session", "show", "--json", &mapped.session])?;
-        Ok(read::<Session>(&said)?.paths)
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 
 use super::array::{Array, State};
-use super::mapping::Mapped;
+use super::mapping::{Mapped, Wanted};
 use super::present::{Copy, Present};
 use super::superblock::{Beginning, Superblock};
 use super::{Node, Use, mounts, size, wait_for_size};
@@ -26,7 +26,7 @@ use crate::volume_id::VolumeId;
 
 /// How long the server of a copy may be away until the copy is given up. Restarted servers are back sooner. It is less than
 /// the time after which the copy's requests fail (`mapping::MIRRORED`), so that the other copy is told first.
-const AWAY: Duration = Duration::from_secs(4);
+const AWAY: Duration = Duration::from_secs(3);
 /// How long after a copy could not be taken back that is tried again.
 const AGAIN: Duration = Duration::from_secs(20);
 
@@ -44,12 +44,14 @@ enum Start {
     Alone(usize),
 }
 
-/// Since when copies are not what they should be.
+/// What helps to look after mirrors: since when copies are not what they should be, and how they are mapped.
 #[derive(Default)]
 pub(super) struct Notes(Mutex<BTreeMap<VolumeId, Note>>);
 
 #[derive(Default)]
 struct Note {
+    /// How the copy is mapped, as the last call said it.
+    wanted: Option<Wanted>,
     /// Since when the copy's server is away.
     away: Option<Instant>,
     /// When the copy could not be taken back, and why.
@@ -60,6 +62,17 @@ impl Notes {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<VolumeId, Note>> {
         // A note is written at once.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, id: &VolumeId, wanted: &Wanted) {
+        let mut all = self.lock();
+        for copy in id.copies() {
+            all.entry(copy).or_default().wanted = Some(wanted.clone());
+        }
+    }
+
+    fn wanted(&self, id: &VolumeId) -> Option<Wanted> {
+        self.lock().get(id)?.wanted.clone()
     }
 
     /// How long a copy's server has been away.
@@ -103,8 +116,9 @@ impl Notes {
 impl Node {
     /// Maps the copies and starts their mirror, as far as that is not done. Returns its device.
     pub(super) fn bring_mirror(&self, used: &Use) -> Result<PathBuf, Status> {
+        self.notes.remember(&used.id, &used.wanted);
         let mut present = self.present(&used.id)?;
-        let away = self.map_copies(&mut present, used);
+        let away = self.map_copies(&mut present, &used.wanted);
         step("stage: copies mapped");
         present.look();
         self.end_dead(&mut present)?;
@@ -113,6 +127,10 @@ impl Node {
             None => {
                 let started = start(&present, &away);
                 if started.is_err() {
+                    present.look();
+                    if let Some(half) = present.array.as_ref().filter(|array| !array.runs) {
+                        half.stop()?;
+                    }
                     // Whoever else assembles what he sees on this node must not find one copy alone.
                     self.unmap_copies(&present)?;
                 }
@@ -125,13 +143,13 @@ impl Node {
     }
 
     /// Maps what can be mapped. Returns why the others cannot.
-    fn map_copies(&self, present: &mut Present, used: &Use) -> Vec<Status> {
+    fn map_copies(&self, present: &mut Present, wanted: &Wanted) -> Vec<Status> {
         let mut away = Vec::new();
         for copy in &mut present.copies {
             if copy.mapped.as_ref().is_some_and(|one| !one.is_over()) {
                 continue;
             }
-            match self.map_copy(copy, used) {
+            match self.map_copy(copy, wanted) {
                 Ok(mapped) => copy.mapped = mapped,
                 Err(why) => {
                     copy.mapped = None;
@@ -146,12 +164,12 @@ impl Node {
         away
     }
 
-    fn map_copy(&self, copy: &Copy, used: &Use) -> Result<Option<Mapped>, Status> {
+    fn map_copy(&self, copy: &Copy, wanted: &Wanted) -> Result<Option<Mapped>, Status> {
         if let Some(over) = &copy.mapped {
             // The copy was taken from this node, and is published to it again.
             self.leave(&copy.id, over)?;
         }
-        self.memlane.map(&self.id, &copy.id, &used.wanted)?;
+        self.memlane.map(&self.id, &copy.id, wanted)?;
         self.memlane.find(&self.id, &copy.id)
     }
 
@@ -234,27 +252,42 @@ impl Node {
         if !Array::is_any() {
             return Ok(());
         }
-        for present in self.all_present()? {
+        for mut present in self.all_present()? {
             // A call works on it at this moment, and looks after it.
             let Ok(_working) = self.busy.begin(&present.id.to_string()) else {
                 continue;
             };
-            if let Some(array) = present.running() {
-                self.give_up(&present, array);
-                self.mend(&present, array);
+            if let Some(array) = present.running().cloned() {
+                self.give_up(&present, &array);
+                self.map_again(&mut present);
+                self.mend(&present, &array);
             }
         }
         Ok(())
     }
 
+    /// Maps a copy of a mirror that runs, if no process shows it, or if its store had given it to nobody.
+    fn map_again(&self, present: &mut Present) {
+        for copy in &mut present.copies {
+            let ends = copy.mapped.as_ref().is_none_or(Mapped::is_over);
+            if !ends || !self.notes.may_try(&copy.id) {
+                continue;
+            }
+            if let Some(wanted) = self.notes.wanted(&copy.id) {
+                let mapped = self.map_copy(copy, &wanted);
+                copy.mapped = mapped.as_ref().ok().cloned().flatten();
+                self.say(&copy.id, mapped.map(drop));
+            }
+        }
+    }
+
     /// Gives up a copy whose server is away, so that the other one is told before requests to this one fail.
     fn give_up(&self, present: &Present, array: &Array) {
-        let away = |copy: &Copy| !self.works(copy);
         let (lost, good): (Vec<&Copy>, Vec<&Copy>) = present
             .copies
             .iter()
             .filter(|copy| in_sync(array, copy))
-            .partition(|copy| away(copy));
+            .partition(|copy| !copy.works());
         for copy in &good {
             self.notes.away(&copy.id, false);
         }
@@ -295,7 +328,7 @@ impl Node {
                 .map(|one| one.state);
             if matches!(state, Some(State::InSync | State::Behind)) {
                 self.notes.refuses(&copy.id, None);
-            } else if self.notes.may_try(&copy.id) && self.works(copy) {
+            } else if self.notes.may_try(&copy.id) && copy.works() {
                 let taken = take(present, array, &mapped.shown_as, state);
                 self.say(&copy.id, taken);
             }
@@ -309,15 +342,6 @@ impl Node {
         }
         self.notes
             .refuses(copy, done.err().map(|why| why.message().to_owned()));
-    }
-
-    /// Whether requests to a copy are answered.
-    fn works(&self, copy: &Copy) -> bool {
-        let Some(mapped) = copy.mapped.as_ref().filter(|one| one.state == "ok") else {
-            return false;
-        };
-        let paths = self.memlane.paths(mapped).unwrap_or_default();
-        paths.iter().any(|path| path.state == "connected")
     }
 
     /// Makes the mirror as large as both copies have become. Returns the size of its device.

@@ -193,10 +193,9 @@ impl Node {
         if !below.iter().all(|one| mounts::is_of_memlane(*one)) {
             return Ok(false);
         }
-        let mut alive = self.memlane.list()?.into_iter();
-        Ok(!alive.any(|one| {
-            mounts::device_number(&one.shown_as).is_some_and(|device| below.contains(&device))
-        }))
+        let mut alive = self.memlane.shown()?.into_iter();
+        Ok(!alive
+            .any(|one| mounts::device_number(&one).is_some_and(|device| below.contains(&device))))
     }
 
     /// Ends what `stage` did.
@@ -387,7 +386,7 @@ impl Node {
     fn health(&self, named: &str) -> Result<VolumeHealth, Status> {
         let id = volume_id(named)?;
         let id = id.ok_or_else(|| no_such(named))?;
-        let health = self.one_health(&self.present(&id)?)?;
+        let health = self.health_of(&self.present(&id)?)?;
         Ok(VolumeHealth {
             volume_id: named.to_owned(),
             health_statuses: health.troubles.iter().map(Trouble::entry).collect(),

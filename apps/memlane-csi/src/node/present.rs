@@ -39,6 +39,11 @@ impl Copy {
         self.mapped.as_ref().map(|one| one.shown_as.as_path())
     }
 
+    /// Whether requests to it are answered.
+    pub(super) fn works(&self) -> bool {
+        self.mapped.as_ref().is_some_and(Mapped::works)
+    }
+
     /// The number of its device.
     pub(super) fn device(&self) -> Option<u64> {
         self.path().and_then(device_number)

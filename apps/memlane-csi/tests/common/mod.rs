@@ -103,11 +103,65 @@ impl Drop for Running {
     }
 }
 
+/// A server of a folder in which each session has its own part.
+pub(crate) struct Server {
+    pub(crate) name: String,
+    root: PathBuf,
+    running: Option<Running>,
+}
+
+impl Server {
+    pub(crate) fn new(name: &str, root: &Path) -> Server {
+        Server {
+            name: name.to_owned(),
+            root: root.to_owned(),
+            running: None,
+        }
+    }
+
+    /// Where it listens.
+    pub(crate) fn listens(&self) -> String {
+        format!("local:{}", self.name)
+    }
+
+    pub(crate) fn start(&mut self) {
+        let said_in = self.root.with_extension("server");
+        let log = std::fs::File::create(&said_in).expect("a file");
+        let mut command = Command::new(memlane());
+        command
+            .args(["serve", "--namespace", "nodes/%SESSNAME%"])
+            .args(["--name", &self.name])
+            .args(["--listen", &self.listens(), "--root"])
+            .arg(&self.root)
+            .stderr(log);
+        self.running = Some(Running::start(&mut command));
+        let begin = Instant::now();
+        let said = || std::fs::read_to_string(&said_in).unwrap_or_default();
+        while !said().contains("serving") {
+            assert!(begin.elapsed() < LIMIT, "{}", said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.running = None;
+    }
+
+    /// Sends it a signal, such as `STOP`: a server that is stopped is as silent as one whose machine is.
+    pub(crate) fn signal(&self, signal: &str) {
+        let process = self.running.as_ref().expect("it runs").0.id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &process]).status();
+        assert!(sent.is_ok_and(|status| status.success()));
+    }
+}
+
 /// A server, and a plugin that is controller and node.
 pub(crate) struct World {
     pub(crate) label: String,
     dir: PathBuf,
-    server: Option<Running>,
+    server: Server,
+    /// Where the node's plugin listens, if that is one of its own.
+    pub(crate) node_socket: Option<PathBuf>,
     plugin: Option<Running>,
     /// More words for the plugin.
     pub(crate) more: Vec<String>,
@@ -120,9 +174,10 @@ impl World {
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(dir.join("root")).expect("a folder");
         World {
+            server: Server::new(&label, &dir.join("root")),
             label,
             dir,
-            server: None,
+            node_socket: None,
             plugin: None,
             more: Vec::new(),
         }
@@ -153,34 +208,15 @@ impl World {
     }
 
     pub(crate) fn servers(&self) -> String {
-        format!("local:{}", self.label)
+        self.server.listens()
     }
 
     pub(crate) fn serve(&mut self) {
-        let log = std::fs::File::create(self.dir.join("server")).expect("a file");
-        let mut command = Command::new(memlane());
-        command
-            .args([
-                "serve",
-                "--namespace",
-                "nodes/%SESSNAME%",
-                "--name",
-                &self.label,
-            ])
-            .args(["--listen", &self.servers(), "--root"])
-            .arg(self.root())
-            .stderr(log);
-        self.server = Some(Running::start(&mut command));
-        let begin = Instant::now();
-        let said = || std::fs::read_to_string(self.dir.join("server")).unwrap_or_default();
-        while !said().contains("serving") {
-            assert!(begin.elapsed() < LIMIT, "{}", said());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        self.server.start();
     }
 
     pub(crate) fn kill_server(&mut self) {
-        self.server = None;
+        self.server.kill();
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -223,7 +259,9 @@ impl World {
     }
 
     pub(crate) async fn node(&self) -> Result<NodeClient<Channel>, Status> {
-        Ok(NodeClient::new(channel(&self.socket()).await?))
+        let socket = self.node_socket.clone();
+        let socket = socket.unwrap_or_else(|| self.socket());
+        Ok(NodeClient::new(channel(&socket).await?))
     }
 
     pub(crate) async fn controller(&self) -> Result<ControllerClient<Channel>, Status> {
@@ -240,7 +278,11 @@ impl World {
 
     /// The process behind the volumes of a node.
     pub(crate) fn mapping_process(&self, node: &str) -> Option<u32> {
-        let said = self.memlane(&["session", "show", "--json", &self.session(node)]);
+        self.session_process(&self.session(node))
+    }
+
+    pub(crate) fn session_process(&self, session: &str) -> Option<u32> {
+        let said = self.memlane(&["session", "show", "--json", session]);
         let shown: serde_json::Value = serde_json::from_str(&said).ok()?;
         u32::try_from(shown["pid"].as_u64()?).ok()
     }
@@ -320,6 +362,7 @@ pub(crate) struct Life {
     pub(crate) name: String,
     pub(crate) node: String,
     pub(crate) id: String,
+    pub(crate) parameters: HashMap<String, String>,
     pub(crate) capability: VolumeCapability,
     pub(crate) staging: PathBuf,
     pub(crate) target: PathBuf,
@@ -335,6 +378,7 @@ impl Life {
             name: name.to_owned(),
             node: "n1".to_owned(),
             id: String::new(),
+            parameters: HashMap::new(),
             capability: capability(Mode::SingleNodeWriter, false),
             staging,
             target: world.dir().join(format!("{name}.target")),
@@ -357,7 +401,11 @@ impl Life {
 
     pub(crate) async fn create(&mut self, world: &World) -> Result<(), Status> {
         let mut client = world.controller().await?;
-        let said = client.create_volume(self.create_request()).await?;
+        let request = CreateVolumeRequest {
+            parameters: self.parameters.clone(),
+            ..self.create_request()
+        };
+        let said = client.create_volume(request).await?;
         let volume = said.into_inner().volume.expect("a volume");
         self.id = volume.volume_id;
         self.volume_context = volume.volume_context;

@@ -12,7 +12,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
 };
 
-use super::{Running, World};
+use super::{Running, Server, World};
 
 /// An authority, and the folders of who has a certificate of it.
 pub(crate) struct Authority {
@@ -85,11 +85,32 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// A store of which nobody uses a volume, at a place.
     pub(crate) fn new(name: &'static str, dir: &Path, tls: &Path, place: &str) -> Store {
+        let mut store = Store::prepare(name, dir, tls, place);
+        store.start();
+        store
+    }
+
+    /// A store with a server.
+    pub(crate) fn with_server(
+        name: &'static str,
+        dir: &Path,
+        tls: &Path,
+        server: &Server,
+    ) -> Store {
+        let mut store = Store::prepare(name, dir, tls, "x");
+        store.serves = server.listens();
+        store.server = Some(server.name.clone());
+        store.start();
+        store
+    }
+
+    fn prepare(name: &'static str, dir: &Path, tls: &Path, place: &str) -> Store {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
         let root = dir.join(name);
         fs::create_dir_all(&root).expect("a folder");
-        let mut store = Store {
+        Store {
             name,
             port: port.expect("a free port").port(),
             root,
@@ -98,9 +119,7 @@ impl Store {
             place: format!("zone={place}"),
             serves: "192.0.2.1".to_owned(),
             server: None,
-        };
-        store.start();
-        store
+        }
     }
 
     pub(crate) fn start(&mut self) {
