@@ -63,6 +63,7 @@ mod tests {
         assert!(why.contains('3'), "{why}");
         assert!(run(Path::new("/nowhere"), &["a"]).is_err());
         let document = "echo '{\"exit_code\": 3,\n\"message\": \"away\"}' >&2; exit 3";
-        assert_eq!(run(shell, &["-c", document]).as_deref(), Err("sh: away"));
+        let why = run(shell, &["-c", document]).expect_err("fails");
+        assert_eq!(why, "sh: away");
     }
 }

@@ -120,6 +120,7 @@ impl Pair {
         }
     }
 
+    #[cfg(feature = "faults")]
     fn plugin_has_ended(&mut self) -> bool {
         self.plugin.as_mut().is_none_or(Running::has_ended)
     }

@@ -79,7 +79,7 @@ impl Array {
             members: members.collect(),
             left: left(&said("sync_completed")),
         };
-        // Before Linux 5.11 this file was not there.
+        // Older kernels do not tell it.
         let is_it = said("uuid").trim().replace('-', "") == hexadecimal(uuid);
         Some((array, is_it))
     }

@@ -7,18 +7,22 @@
 //!
 //! What a copy says is in the copy, and what is assembled is in `/sys`: nothing else is remembered that decides anything.
 
-use std::collections::BTreeMap;
+mod notes;
+mod plan;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tonic::Status;
 
+pub(super) use self::notes::Notes;
+use self::plan::{Refusal, Start, plan};
 use super::array::{Array, State};
 use super::mapping::{Mapped, Wanted};
 use super::present::{Copy, Present};
-use super::superblock::{Beginning, Superblock};
+use super::superblock::Beginning;
 use super::{Node, Use, mounts, size, wait_for_size};
 use crate::fault::step;
 use crate::size::MIRROR;
@@ -27,91 +31,8 @@ use crate::volume_id::VolumeId;
 /// How long the server of a copy may be away until the copy is given up. Restarted servers are back sooner. It is less than
 /// the time after which the copy's requests fail (`mapping::MIRRORED`), so that the other copy is told first.
 const AWAY: Duration = Duration::from_secs(3);
-/// How long after a copy could not be taken back that is tried again.
-const AGAIN: Duration = Duration::from_secs(20);
-
 /// How often mirrors are looked after.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// What is to be done with copies of which no mirror runs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Start {
-    /// Make a new mirror of both.
-    New,
-    /// Start it with both.
-    Both,
-    /// Start it with this one alone. The other one is taken in later.
-    Alone(usize),
-}
-
-/// What helps to look after mirrors: since when copies are not what they should be, and how they are mapped.
-#[derive(Default)]
-pub(super) struct Notes(Mutex<BTreeMap<VolumeId, Note>>);
-
-#[derive(Default)]
-struct Note {
-    /// How the copy is mapped, as the last call said it.
-    wanted: Option<Wanted>,
-    /// Since when the copy's server is away.
-    away: Option<Instant>,
-    /// When the copy could not be taken back, and why.
-    refused: Option<(Instant, String)>,
-}
-
-impl Notes {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<VolumeId, Note>> {
-        // A note is written at once.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn remember(&self, id: &VolumeId, wanted: &Wanted) {
-        let mut all = self.lock();
-        for copy in id.copies() {
-            all.entry(copy).or_default().wanted = Some(wanted.clone());
-        }
-    }
-
-    fn wanted(&self, id: &VolumeId) -> Option<Wanted> {
-        self.lock().get(id)?.wanted.clone()
-    }
-
-    /// How long a copy's server has been away.
-    fn away(&self, id: &VolumeId, is_away: bool) -> Duration {
-        let mut all = self.lock();
-        let note = all.entry(id.clone()).or_default();
-        note.away = note.away.filter(|_| is_away);
-        match is_away {
-            true => note.away.get_or_insert_with(Instant::now).elapsed(),
-            false => Duration::ZERO,
-        }
-    }
-
-    fn refuses(&self, id: &VolumeId, why: Option<String>) {
-        let mut all = self.lock();
-        let note = all.entry(id.clone()).or_default();
-        note.refused = why.map(|why| (Instant::now(), why));
-    }
-
-    /// Why a copy was not taken back at the last attempt.
-    pub(super) fn why(&self, id: &VolumeId) -> Option<String> {
-        let all = self.lock();
-        let (_, why) = all.get(id)?.refused.as_ref()?;
-        Some(why.clone())
-    }
-
-    fn may_try(&self, id: &VolumeId) -> bool {
-        let all = self.lock();
-        let refused = all.get(id).and_then(|note| note.refused.as_ref());
-        refused.is_none_or(|(when, _)| when.elapsed() >= AGAIN)
-    }
-
-    pub(super) fn forget(&self, id: &VolumeId) {
-        let mut all = self.lock();
-        for copy in id.copies() {
-            all.remove(&copy);
-        }
-    }
-}
 
 impl Node {
     /// Maps the copies and starts their mirror, as far as that is not done. Returns its device.
@@ -414,57 +335,6 @@ fn beginning(device: &Path, uuid: &[u8; 16]) -> Result<Beginning, Status> {
     })
 }
 
-/// Why no mirror can be started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Refusal {
-    /// What can be reached may be older than what cannot.
-    MayBeOld,
-    /// A copy has something that is not of this mirror.
-    Strange,
-    /// Both copies were used without the other.
-    Apart,
-    /// Neither copy is complete.
-    Incomplete,
-}
-
-/// What is to be done with two copies, of which `None` cannot be reached. This is where no write is lost: see above.
-fn plan(found: &[Option<Beginning>]) -> Result<Start, Refusal> {
-    use Beginning::{Blank, Member, Strange};
-    let [one, other] = found else {
-        return Err(Refusal::Strange);
-    };
-    match (one, other) {
-        (Some(Strange), _) | (_, Some(Strange)) => Err(Refusal::Strange),
-        (Some(Blank), Some(Blank)) => Ok(Start::New),
-        // Nothing is on the other one, so nothing newer is.
-        (Some(Member(one)), Some(Blank)) => one
-            .is_complete
-            .then_some(Start::Alone(0))
-            .ok_or(Refusal::Incomplete),
-        (Some(Blank), Some(Member(other))) => other
-            .is_complete
-            .then_some(Start::Alone(1))
-            .ok_or(Refusal::Incomplete),
-        (Some(Member(one)), Some(Member(other))) => both(one, other),
-        (Some(Member(one)), None) if one.is_ahead() => Ok(Start::Alone(0)),
-        (None, Some(Member(other))) if other.is_ahead() => Ok(Start::Alone(1)),
-        (None, _) | (_, None) => Err(Refusal::MayBeOld),
-    }
-}
-
-fn both(one: &Superblock, other: &Superblock) -> Result<Start, Refusal> {
-    // An older copy that says it was used alone has been brought together with the other since, or neither was asked.
-    let is_newer = |a: &Superblock, b: &Superblock| a.events >= b.events || !b.is_complete;
-    match (one.is_ahead(), other.is_ahead()) {
-        (true, true) => Err(Refusal::Apart),
-        (true, false) if is_newer(one, other) => Ok(Start::Alone(0)),
-        (false, true) if is_newer(other, one) => Ok(Start::Alone(1)),
-        (false, false) if one.is_complete || other.is_complete => Ok(Start::Both),
-        (false, false) => Err(Refusal::Incomplete),
-        _ => Err(Refusal::Apart),
-    }
-}
-
 fn refused(id: &VolumeId, why: Refusal, away: &[Status]) -> Status {
     let mut missing = String::new();
     for one in away {
@@ -524,93 +394,5 @@ fn remove_faulty(array: &Array, device: &Path, state: Option<State>) -> Result<(
     match state {
         Some(_) => array.remove(device),
         None => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn copy(events: u64, is_complete: bool, has_other: bool) -> Option<Beginning> {
-        Some(Beginning::Member(Superblock {
-            uuid: [0; 16],
-            events,
-            is_complete,
-            has_other,
-        }))
-    }
-
-    /// The plan, which does not depend on the order of the copies.
-    fn planned(one: &Option<Beginning>, other: &Option<Beginning>) -> Result<Start, Refusal> {
-        let plan_of = |a: &Option<Beginning>, b: &Option<Beginning>| plan(&[a.clone(), b.clone()]);
-        let turned = plan_of(other, one).map(|start| match start {
-            Start::Alone(number) => Start::Alone(1 - number),
-            same => same,
-        });
-        let planned = plan_of(one, other);
-        assert_eq!(planned, turned);
-        planned
-    }
-
-    #[test]
-    fn a_copy_that_does_not_say_that_the_other_was_left_behind_is_never_used_alone() {
-        for has_complete in [false, true] {
-            let left_behind = copy(5, has_complete, true);
-            assert_eq!(planned(&left_behind, &None), Err(Refusal::MayBeOld));
-        }
-        assert_eq!(planned(&copy(5, true, false), &None), Ok(Start::Alone(0)));
-        assert_eq!(
-            planned(&Some(Beginning::Blank), &None),
-            Err(Refusal::MayBeOld)
-        );
-        assert_eq!(planned(&None, &None), Err(Refusal::MayBeOld));
-    }
-
-    #[test]
-    fn of_two_copies_the_one_that_went_on_alone_is_the_newer_one() {
-        let (ahead, behind) = (copy(9, true, false), copy(5, true, true));
-        assert_eq!(planned(&ahead, &behind), Ok(Start::Alone(0)));
-        assert_eq!(
-            planned(&copy(9, true, true), &copy(9, true, true)),
-            Ok(Start::Both)
-        );
-        // Killed while one was made up to date.
-        assert_eq!(
-            planned(&copy(9, true, true), &copy(9, false, true)),
-            Ok(Start::Both)
-        );
-        assert_eq!(
-            planned(&copy(8, true, false), &copy(9, false, true)),
-            Ok(Start::Alone(0))
-        );
-    }
-
-    #[test]
-    fn copies_that_were_both_used_alone_are_not_joined() {
-        assert_eq!(
-            planned(&copy(9, true, false), &copy(7, true, false)),
-            Err(Refusal::Apart)
-        );
-        assert_eq!(
-            planned(&copy(7, true, false), &copy(9, true, true)),
-            Err(Refusal::Apart)
-        );
-    }
-
-    #[test]
-    fn a_new_mirror_is_made_of_two_blank_copies_only() {
-        let blank = Some(Beginning::Blank);
-        assert_eq!(planned(&blank, &blank), Ok(Start::New));
-        assert_eq!(planned(&blank, &copy(3, true, true)), Ok(Start::Alone(1)));
-        assert_eq!(
-            planned(&blank, &copy(3, false, true)),
-            Err(Refusal::Incomplete)
-        );
-        for other in [blank, copy(3, true, false), None] {
-            assert_eq!(
-                planned(&Some(Beginning::Strange), &other),
-                Err(Refusal::Strange)
-            );
-        }
     }
 }
