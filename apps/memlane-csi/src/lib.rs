@@ -12,6 +12,7 @@
 //! | [`volume_id`], [`capability`], [`parameters`], [`size`] | check what a call says; no side effects |
 //! | [`store`] | volumes and snapshots in a folder, each step atomic |
 //! | [`controller`] | the service *Controller*: one store, or several behind TLS |
+//! | [`certificates`] | TLS between controllers and stores, and the certificates of mappings, renewed without a restart |
 //! | [`node`] | the service *Node*: mappings, file systems and mounts |
 //! | [`identity`] | the service *Identity* |
 //! | [`endpoint`] | the unix socket, which only one plugin has |
@@ -30,6 +31,7 @@
 
 mod busy;
 pub mod capability;
+pub mod certificates;
 mod command;
 pub mod controller;
 pub mod endpoint;

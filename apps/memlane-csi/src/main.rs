@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use memlane_csi::controller::{Address, Local, Settings, Several, client_tls, may_ask, server_tls};
+use memlane_csi::certificates::{Certificates, Copies};
+use memlane_csi::controller::{Address, Local, Settings, Several, may_ask};
 use memlane_csi::endpoint::{self, Endpoint, EndpointError};
 use memlane_csi::identity::Identity;
 use memlane_csi::metrics::Metrics;
@@ -18,10 +19,10 @@ use memlane_csi::proto::node_server::NodeServer;
 use memlane_csi::registration::{Registration, RegistrationError};
 use memlane_csi::store::{Backing, Files, Pool, Server, Store, Taken, Thin};
 use memlane_csi::volume_id::{node_id, store_name};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::RoutesBuilder;
-use tonic::transport::server::TcpIncoming;
 
 /// Exit codes, as docs/exit-codes.md has them.
 mod exit {
@@ -134,6 +135,9 @@ struct OfNode {
     /// Certificates for memlane map --tls
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
+    /// Copy the files of this folder to that of --tls, and again whenever they change: mappings outlive a container's files
+    #[arg(long, value_name = "DIR", requires = "tls")]
+    tls_from: Option<PathBuf>,
     /// Run memlane on the host, where this plugin is in a container with the host's process ids: each mapping gets a scope of
     /// its own from systemd, so that it outlives the container
     #[arg(long)]
@@ -235,7 +239,7 @@ async fn run_controller(args: ControllerArgs) -> anyhow::Result<()> {
             plugin.routes.add_service(ControllerServer::new(local));
         }
         (None, Some(tls)) if !args.stores.is_empty() => {
-            let several = Several::new(&args.stores, &client_tls(tls)?, metrics)?;
+            let several = Several::new(&args.stores, &Certificates::of_client(tls)?, metrics)?;
             plugin.routes.add_service(ControllerServer::new(several));
         }
         _ => anyhow::bail!("--store is needed, or --root"),
@@ -252,12 +256,12 @@ async fn run_store(args: OfStore) -> anyhow::Result<()> {
     let name = args.store.store_name.clone();
     let local = local(&args.memlane, &args.store, &args.topology, None, &metrics)?;
     let asked = ControllerServer::with_interceptor(local, move |request| may_ask(&name, request));
-    let incoming = TcpIncoming::bind(args.listen)?;
-    eprintln!("memlane-csi: listening at {}", incoming.local_addr()?);
+    let certificates = Certificates::of_server(&args.tls)?;
+    let listener = TcpListener::bind(args.listen).await?;
+    eprintln!("memlane-csi: listening at {}", listener.local_addr()?);
     tonic::transport::Server::builder()
-        .tls_config(server_tls(&args.tls)?)?
         .add_service(asked)
-        .serve_with_incoming_shutdown(incoming, ended())
+        .serve_with_incoming_shutdown(certificates.incoming(listener), ended())
         .await?;
     Ok(())
 }
@@ -303,6 +307,9 @@ fn node(common: &Common, args: OfNode, plugin: &Plugin) -> anyhow::Result<node::
         true => words.split(' ').map(str::to_owned).collect(),
         false => Vec::new(),
     };
+    if let (Some(from), Some(to)) = (args.tls_from, &args.tls) {
+        tokio::spawn(Copies::make(from, to.clone())?.keep());
+    }
     let memlane = Memlane {
         command: common.memlane.clone(),
         through: words("nsenter --target 1 --mount --uts --ipc --net --pid --"),

@@ -28,7 +28,7 @@ impl Stores {
     async fn start(label: &str) -> Stores {
         let world = World::new(label);
         let authority = Authority::new(world.dir());
-        let tls = authority.server();
+        let tls = authority.server("server");
         let all = [("a", "x"), ("b", "x"), ("c", "y")]
             .map(|(name, zone)| Store::new(name, world.dir(), &tls, zone));
         let trusted = authority.client("controller", "memlane:store/*");

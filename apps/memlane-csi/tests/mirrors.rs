@@ -77,7 +77,7 @@ impl Pair {
         let mut world = World::new(label);
         world.node_socket = Some(world.dir().join("node.sock"));
         let authority = Authority::new(world.dir());
-        let tls = authority.server();
+        let tls = authority.server("server");
         let side = |name: &'static str| {
             let root = world.dir().join(name);
             fs::create_dir_all(&root).expect("a folder");

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::stores::{Authority, Store, controller};
@@ -17,7 +18,7 @@ use tonic::Code;
 async fn volumes_are_made_in_one_store_and_found_there_by_every_later_call() {
     let world = World::new("stores");
     let authority = Authority::new(world.dir());
-    let tls = authority.server();
+    let tls = authority.server("server");
     let mut a = Store::new("a", world.dir(), &tls, "x");
     let b = Store::new("b", world.dir(), &tls, "y");
     let trusted = authority.client("controller", "memlane:store/*");
@@ -122,7 +123,7 @@ async fn volumes_are_made_in_one_store_and_found_there_by_every_later_call() {
 async fn a_certificate_that_does_not_name_the_store_opens_nothing() {
     let world = World::new("strangers");
     let authority = Authority::new(world.dir());
-    let a = Store::new("a", world.dir(), &authority.server(), "x");
+    let a = Store::new("a", world.dir(), &authority.server("server"), "x");
     let cases = [
         // A node's certificate, as memlane map has it.
         ("node", "memlane:session/*"),
@@ -149,4 +150,58 @@ async fn a_certificate_that_does_not_name_the_store_opens_nothing() {
         .expect_err("a stranger");
     assert_eq!(why.code(), Code::Unavailable, "{why}");
     assert_eq!(a.volumes(), 0);
+}
+
+/// Puts the files of a folder in the place of those of another.
+fn renew(folder: &Path, from: &Path) {
+    for file in common::names(from) {
+        let new = folder.join(format!("{file}.new"));
+        fs::copy(from.join(&file), &new).expect("copied");
+        fs::rename(new, folder.join(file)).expect("in place");
+    }
+}
+
+#[tokio::test]
+async fn renewed_certificates_take_effect_without_a_restart_of_either_end() {
+    let world = World::new("renewed");
+    let authority = Authority::new(world.dir());
+    let (of_store, of_controller) = (
+        authority.server("server"),
+        authority.client("controller", "memlane:store/*"),
+    );
+    let mut a = Store::new("a", world.dir(), &of_store, "x");
+    let mut first = controller(&world, &of_controller, &[&a]).await;
+    let mut life = Life::new(&world, "one");
+    life.create(&world).await.expect("made");
+
+    // Everything is of another authority now. Files that do not fit each other change nothing.
+    let elsewhere = world.dir().join("elsewhere");
+    fs::create_dir_all(&elsewhere).expect("a folder");
+    let other = Authority::new(&elsewhere);
+    let server = other.server("server");
+    fs::copy(
+        server.join("server-key.pem"),
+        of_store.join("server-key.pem"),
+    )
+    .expect("copied");
+    first.kill();
+    let mut second = controller(&world, &of_controller, &[&a]).await;
+    life.create(&world).await.expect("as it was");
+    // The store shows and believes the new ones: a controller that begins now has nothing else.
+    renew(&of_store, &server);
+    let new = other.client("controller", "memlane:store/*");
+    second.kill();
+    let _third = controller(&world, &new, &[&a]).await;
+    life.create(&world).await.expect("the store has read them");
+
+    // And so does the controller: it goes back to the first authority with a store that was started with that.
+    renew(&new, &authority.client("again", "memlane:store/*"));
+    renew(&of_store, &authority.server("another"));
+    a.running = None;
+    a.start();
+    let begin = Instant::now();
+    while let Err(why) = life.create(&world).await {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{why}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -1,53 +1,12 @@
 //! Who may ask a store: TLS with certificates at both ends.
 //!
-//! Folders have the files that `memlane serve --tls` and `memlane map --tls` take. A certificate that opens volumes for a node
-//! must not be enough to delete them, so a controller's names the stores that it may ask: a URI among its alternative names,
-//! `memlane:store/NAME`; a star at the end stands for any rest.
+//! A certificate that opens volumes for a node must not be enough to delete them, so a controller's names the stores that it
+//! may ask: a URI among its alternative names, `memlane:store/NAME`; a star at the end stands for any rest.
 
-use std::path::Path;
-
-use anyhow::Context as _;
-use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
 use tonic::{Request, Status};
 
 /// What comes before a store's name in a certificate's URI.
 const STORE: &str = "memlane:store/";
-
-/// The TLS of a store: `server-cert.pem`, `server-key.pem` and `ca-cert.pem` in a folder.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn server_tls(folder: &Path) -> anyhow::Result<ServerTlsConfig> {
-    let (identity, authority) = read(folder, "server")?;
-    Ok(ServerTlsConfig::new()
-        .identity(identity)
-        .client_ca_root(authority))
-}
-
-/// The TLS of a controller: `client-cert.pem`, `client-key.pem` and `ca-cert.pem` in a folder.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn client_tls(folder: &Path) -> anyhow::Result<ClientTlsConfig> {
-    let (identity, authority) = read(folder, "client")?;
-    Ok(ClientTlsConfig::new()
-        .identity(identity)
-        .ca_certificate(authority))
-}
-
-fn read(folder: &Path, who: &str) -> anyhow::Result<(Identity, Certificate)> {
-    let read = |name: String| {
-        let file = folder.join(name);
-        std::fs::read(&file).with_context(|| file.display().to_string())
-    };
-    let certificate = read(format!("{who}-cert.pem"))?;
-    let key = read(format!("{who}-key.pem"))?;
-    let authority = read("ca-cert.pem".to_owned())?;
-    Ok((
-        Identity::from_pem(certificate, key),
-        Certificate::from_pem(authority),
-    ))
-}
 
 /// Lets a request pass whose sender's certificate names this store.
 ///

@@ -7,7 +7,7 @@ mod authority;
 mod local;
 mod several;
 
-pub use authority::{client_tls, may_ask, server_tls};
+pub use authority::may_ask;
 pub use local::{Local, Settings};
 pub use several::{Address, Several};
 

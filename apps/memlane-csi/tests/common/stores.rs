@@ -55,14 +55,9 @@ impl Authority {
         folder
     }
 
-    pub(crate) fn server(&self) -> PathBuf {
+    pub(crate) fn server(&self, folder: &str) -> PathBuf {
         let here = SanType::IpAddress("127.0.0.1".parse().expect("an address"));
-        self.issue(
-            "server",
-            "server",
-            here,
-            ExtendedKeyUsagePurpose::ServerAuth,
-        )
+        self.issue(folder, "server", here, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
     pub(crate) fn client(&self, folder: &str, uri: &str) -> PathBuf {

@@ -13,11 +13,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use rustls::ClientConfig;
+use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
 use self::pages::Page;
 use super::{health_is_asked_of_nodes, nothing_to_modify, offered};
+use crate::certificates::Certificates;
 use crate::metrics::Metrics;
 use crate::parameters;
 use crate::proto::controller_client::ControllerClient;
@@ -43,10 +45,6 @@ use crate::volume_id::{Kind, VolumeId, store_name};
 
 /// How long a store may take to answer: a copy without shared blocks takes its time.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long a store may take to let itself be connected to.
-const CONNECT: Duration = Duration::from_secs(5);
-/// How often a store that says nothing is asked whether it is there, and how long that may take.
-const ALIVE: Duration = Duration::from_secs(5);
 
 /// A store, and where it is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,18 +85,12 @@ impl Several {
     /// An address is none, or two stores have one name.
     pub fn new(
         addresses: &[Address],
-        tls: &ClientTlsConfig,
+        tls: &Arc<Certificates<ClientConfig>>,
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Several> {
         let mut stores = BTreeMap::new();
         for Address { name, uri } in addresses {
-            let endpoint = Endpoint::from_shared(uri.clone())?
-                .tls_config(tls.clone())?
-                .connect_timeout(CONNECT)
-                .http2_keep_alive_interval(ALIVE)
-                .keep_alive_timeout(ALIVE)
-                .timeout(PATIENCE);
-            let client = ControllerClient::new(endpoint.connect_lazy());
+            let client = ControllerClient::new(tls.channel(uri, PATIENCE)?);
             if stores.insert(name.clone(), client).is_some() {
                 anyhow::bail!("two stores are called {name:?}");
             }

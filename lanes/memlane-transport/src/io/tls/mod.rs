@@ -100,7 +100,15 @@ impl TlsFiles {
         Ok(config)
     }
 
-    fn client(&self) -> io::Result<rustls::ClientConfig> {
+    /// What rustls wants of a client, for any protocol over these versions. Each connection shows its certificate: none is
+    /// resumed.
+    ///
+    /// # Errors
+    /// `InvalidInput`: a file cannot be read, or has not what it should; it is named.
+    pub fn client(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> io::Result<rustls::ClientConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let Some(file) = &self.authority else {
             return Err(wrong(&self.certificate, "no authority beside it"));
@@ -111,13 +119,12 @@ impl TlsFiles {
                 .build()
                 .map_err(|e| wrong(file, e))?;
         let mut config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&version::TLS13])
+            .with_protocol_versions(versions)
             .map_err(io::Error::other)?
             .with_webpki_verifier(verifier)
             .with_client_auth_cert(certificates(&self.certificate)?, self.private()?)
             .map_err(|e| wrong(&self.certificate, e))?;
         config.resumption = Resumption::disabled();
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(config)
     }
 
@@ -222,7 +229,7 @@ impl ClientTls {
             })
         };
         Ok(ClientTls {
-            config: Arc::new(RwLock::new(Arc::new(files.client()?))),
+            config: Arc::new(RwLock::new(ClientTls::read(files)?)),
             name: name.map(named).transpose()?,
         })
     }
@@ -232,9 +239,15 @@ impl ClientTls {
     /// # Errors
     /// As [`load`](Self::load); then all is as it was.
     pub fn reload(&self, files: &TlsFiles) -> io::Result<()> {
-        let config = Arc::new(files.client()?);
+        let config = ClientTls::read(files)?;
         *write(&self.config) = config;
         Ok(())
+    }
+
+    fn read(files: &TlsFiles) -> io::Result<Arc<rustls::ClientConfig>> {
+        let mut config = files.client(&[&version::TLS13])?;
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        Ok(Arc::new(config))
     }
 
     fn config(&self) -> Arc<rustls::ClientConfig> {
