@@ -18,6 +18,7 @@
 //! | [`endpoint`] | the unix socket, which only one plugin has |
 //! | [`registration`] | how the kubelet gets to know the plugin |
 //! | [`nri`] | the container runtime's plugin, which keeps what images preload |
+//! | [`events`] | what happens to volumes, told to Kubernetes |
 //! | [`metrics`] | counters for Prometheus |
 //!
 //! ```
@@ -35,6 +36,7 @@ pub mod certificates;
 mod command;
 pub mod controller;
 pub mod endpoint;
+pub mod events;
 mod fault;
 pub mod identity;
 pub mod metrics;

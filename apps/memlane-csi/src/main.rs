@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use memlane_csi::certificates::{Certificates, Copies};
 use memlane_csi::controller::{Address, Local, Settings, Several, may_ask};
 use memlane_csi::endpoint::{self, Endpoint, EndpointError};
+use memlane_csi::events::{self, Recorder};
 use memlane_csi::identity::Identity;
 use memlane_csi::metrics::Metrics;
 use memlane_csi::node::{self, Lanes, Memlane, Node, Shared};
@@ -146,6 +147,10 @@ struct OfNode {
     /// paths here that they have on the host
     #[arg(long, value_name = "DIR")]
     registration: Option<PathBuf>,
+    /// Tell by events of Kubernetes when a volume falls back, is lost or recovers, at the claim that it is for. The pod's token
+    /// must allow to get persistentvolumes, and to create and patch events
+    #[arg(long)]
+    events: bool,
     /// Folder with the library, as memlane agent install lays it out
     #[arg(long, value_name = "DIR", default_value = "/var/lib/memlane/inject")]
     inject: PathBuf,
@@ -320,12 +325,15 @@ fn node(common: &Common, args: OfNode, plugin: &Plugin) -> anyhow::Result<node::
     // What a plugin has left that was killed.
     lanes.tidy();
     let topology = common.topology.iter().cloned().collect();
-    let node = Arc::new(Node::new(id, topology, memlane, lanes));
+    let node = Arc::new(Node::new(id.clone(), topology, memlane, lanes));
     let shown = Arc::clone(&node);
     plugin
         .metrics
         .show(move |registry| shown.register_health(registry));
     tokio::spawn(Arc::clone(&node).watch_mirrors());
+    if args.events {
+        tokio::spawn(events::tell(Recorder::of_pod(&id)?, Arc::clone(&node)));
+    }
     let runtime = plugin.nri.as_ref().map(Nri::known);
     Ok(node::Service::new(
         node,
