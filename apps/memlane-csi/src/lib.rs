@@ -17,6 +17,7 @@
 //! | [`identity`] | the service *Identity* |
 //! | [`endpoint`] | the unix socket, which only one plugin has |
 //! | [`registration`] | how the kubelet gets to know the plugin |
+//! | [`cluster`] | the API of Kubernetes, where the plugin may ask it |
 //! | [`nri`] | the container runtime's plugin, which keeps what images preload |
 //! | [`events`] | what happens to volumes, told to Kubernetes |
 //! | [`metrics`] | counters for Prometheus |
@@ -33,6 +34,7 @@
 mod busy;
 pub mod capability;
 pub mod certificates;
+pub mod cluster;
 mod command;
 pub mod controller;
 pub mod endpoint;

@@ -1,5 +1,6 @@
 //! `memlane-csi`: the plugin's roles.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use memlane_csi::certificates::{Certificates, Copies};
+use memlane_csi::cluster;
 use memlane_csi::controller::{Address, Local, Settings, Several, may_ask};
 use memlane_csi::endpoint::{self, Endpoint, EndpointError};
 use memlane_csi::events::{self, Recorder};
@@ -151,6 +153,10 @@ struct OfNode {
     /// must allow to get persistentvolumes, and to create and patch events
     #[arg(long)]
     events: bool,
+    /// A label of this node in Kubernetes that says where it is, as --topology does; can be repeated. The pod's token must allow to
+    /// get nodes
+    #[arg(long = "topology-label", value_name = "LABEL")]
+    topology_labels: Vec<String>,
     /// Folder with the library, as memlane agent install lays it out
     #[arg(long, value_name = "DIR", default_value = "/var/lib/memlane/inject")]
     inject: PathBuf,
@@ -212,7 +218,7 @@ async fn run(role: Role) -> anyhow::Result<()> {
         Role::Node(args) => {
             let mut plugin = Plugin::new(&args.common, false)?;
             plugin.register(&args.common, &args.node)?;
-            let node = node(&args.common, args.node, &plugin)?;
+            let node = node(&args.common, args.node, &plugin).await?;
             plugin.routes.add_service(NodeServer::new(node));
             plugin.serve(&args.common).await
         }
@@ -225,7 +231,7 @@ async fn run(role: Role) -> anyhow::Result<()> {
             let local = local(memlane, &args.store, topology, only, &plugin.metrics)?;
             plugin.routes.add_service(ControllerServer::new(local));
             plugin.register(&args.common, &args.node)?;
-            let node = node(&args.common, args.node, &plugin)?;
+            let node = node(&args.common, args.node, &plugin).await?;
             plugin.routes.add_service(NodeServer::new(node));
             plugin.serve(&args.common).await
         }
@@ -306,8 +312,24 @@ fn own_id(args: &OfNode) -> anyhow::Result<String> {
     }
 }
 
-fn node(common: &Common, args: OfNode, plugin: &Plugin) -> anyhow::Result<node::Service> {
+/// Where this node is, by flags and by its labels.
+async fn place(
+    common: &Common,
+    args: &OfNode,
+    id: &str,
+) -> anyhow::Result<HashMap<String, String>> {
+    let mut place: HashMap<String, String> = common.topology.iter().cloned().collect();
+    if !args.topology_labels.is_empty() {
+        // As the cluster knows it.
+        let name = id.replace(':', ".");
+        place.extend(cluster::labels(&cluster::client()?, &name, &args.topology_labels).await);
+    }
+    Ok(place)
+}
+
+async fn node(common: &Common, args: OfNode, plugin: &Plugin) -> anyhow::Result<node::Service> {
     let id = own_id(&args)?;
+    let topology = place(common, &args, &id).await?;
     let words = |words: &str| match args.on_host {
         true => words.split(' ').map(str::to_owned).collect(),
         false => Vec::new(),
@@ -324,7 +346,6 @@ fn node(common: &Common, args: OfNode, plugin: &Plugin) -> anyhow::Result<node::
     let lanes = Lanes::new(args.inject, args.domains, args.shared);
     // What a plugin has left that was killed.
     lanes.tidy();
-    let topology = common.topology.iter().cloned().collect();
     let node = Arc::new(Node::new(id.clone(), topology, memlane, lanes));
     let shown = Arc::clone(&node);
     plugin
@@ -332,7 +353,8 @@ fn node(common: &Common, args: OfNode, plugin: &Plugin) -> anyhow::Result<node::
         .show(move |registry| shown.register_health(registry));
     tokio::spawn(Arc::clone(&node).watch_mirrors());
     if args.events {
-        tokio::spawn(events::tell(Recorder::of_pod(&id)?, Arc::clone(&node)));
+        let recorder = Recorder::new(cluster::client()?, &id);
+        tokio::spawn(events::tell(recorder, Arc::clone(&node)));
     }
     let runtime = plugin.nri.as_ref().map(Nri::known);
     Ok(node::Service::new(

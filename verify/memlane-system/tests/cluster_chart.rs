@@ -28,7 +28,7 @@ fn rendered(settings: &[&str]) -> Result<String, String> {
 }
 
 /// Settings with which the chart is used.
-const SETTINGS: [&[&str]; 4] = [
+const SETTINGS: [&[&str]; 5] = [
     &[],
     &[
         "webhook.tlsSecret=their-tls",
@@ -42,8 +42,24 @@ const SETTINGS: [&[&str]; 4] = [
     ],
     &[
         "volumes.enabled=true",
-        "volumes.store.address=192.0.2.1",
-        "volumes.store.tlsSecret=store",
+        "volumes.stores[0].name=s1",
+        "volumes.stores[0].address=192.0.2.1",
+        "volumes.stores[0].tlsSecret=store",
+        "volumes.clientTlsSecret=node",
+    ],
+    &[
+        "volumes.enabled=true",
+        "volumes.onHost=false",
+        "volumes.stores[0].name=s1",
+        "volumes.stores[0].address=192.0.2.1",
+        "volumes.stores[0].tlsSecret=store",
+        "volumes.stores[0].topology.topology\\.kubernetes\\.io/zone=a",
+        "volumes.stores[0].nodeSelector.kubernetes\\.io/hostname=storage1",
+        "volumes.stores[1].name=s2",
+        "volumes.stores[1].address=2001:db8::1",
+        "volumes.stores[1].tlsSecret=store",
+        "volumes.stores[1].topology.topology\\.kubernetes\\.io/zone=b",
+        "volumes.controllerTlsSecret=controller",
         "volumes.clientTlsSecret=node",
     ],
 ];
@@ -96,10 +112,52 @@ fn settings_that_would_leave_volumes_open_to_everybody_are_refused() {
     if !has("chart-refused", &["helm"]) {
         return;
     }
-    let refused = |settings: &[&str]| rendered(settings).expect_err("refused");
-    assert!(refused(&["volumes.enabled=true"]).contains("volumes.store.address is needed"));
-    let open = ["volumes.enabled=true", "volumes.store.address=192.0.2.1"];
-    assert!(refused(&open).contains("volumes.store.tlsSecret is needed"));
+    let refused = |settings: &[&str]| {
+        let all = [&["volumes.enabled=true"], settings].concat();
+        rendered(&all).expect_err("refused")
+    };
+    let (name, address) = ("volumes.stores[0].name=s1", "volumes.stores[0].address=::1");
+    assert!(refused(&[]).contains("volumes.stores is empty"));
+    assert!(refused(&[address]).contains("each store needs a name"));
+    assert!(refused(&[name]).contains("the address of s1 is missing"));
+    assert!(refused(&[name, address]).contains("the tlsSecret of s1 is missing"));
+    // Of several, each is asked by whoever shows a certificate.
+    let open = "volumes.insecure=true";
+    rendered(&["volumes.enabled=true", name, address, open]).expect("one may be open");
+    let second = ["volumes.stores[1].name=s2", "volumes.stores[1].address=::2"];
+    let several = [&[name, address, open][..], &second].concat();
+    assert!(refused(&several).contains("volumes.controllerTlsSecret"));
+    let tls = [
+        "volumes.stores[0].tlsSecret=s1",
+        "volumes.controllerTlsSecret=controller",
+        "volumes.stores[1].name=s1",
+    ];
+    let same = [&[name, address][..], &tls].concat();
+    assert!(refused(&same).contains("two of them are called s1"));
+}
+
+#[test]
+fn each_store_has_its_own_server_and_the_controller_asks_all_of_them() {
+    if !has("chart-stores", &["helm"]) {
+        return;
+    }
+    let one = rendered(SETTINGS[3]).expect("rendered");
+    assert_eq!(one.matches("kind: StatefulSet").count(), 1);
+    assert!(one.contains("--root=/volumes") && one.contains("--store-name=s1"));
+    assert!(!one.contains("--store="), "{one}");
+    let two = rendered(SETTINGS[4]).expect("rendered");
+    assert_eq!(two.matches("kind: StatefulSet").count(), 2);
+    for flag in [
+        "--store=s1=https://192.0.2.1:9811",
+        "--store=s2=https://[2001:db8::1]:9811",
+        "--listen=[2001:db8::1]:9811",
+        "--topology=topology.kubernetes.io/zone=b",
+        "--topology-label=topology.kubernetes.io/zone",
+    ] {
+        assert!(two.contains(flag), "{flag}\n{two}");
+    }
+    // A volume's identifier has the store's name, so a second store changes nothing for those that exist.
+    assert!(two.contains("--store-name=s1"));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tonic::Status;
 use crate::node::Node;
 
 pub use changes::{Change, Fault, Seen};
-pub use recorder::{NoCluster, Recorder};
+pub use recorder::Recorder;
 
 /// How often volumes are looked at.
 const LOOK: Duration = Duration::from_secs(5);

@@ -1,14 +1,13 @@
 //! Events, written to the API server.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client, Config, Error};
+use kube::{Api, Client, Error};
 use serde_json::json;
 
 use super::Change;
@@ -17,18 +16,6 @@ use crate::volume_id::{Kind, VolumeId};
 
 /// An event that comes again within this time is counted in the one that there is, as other recorders of Kubernetes do.
 const SERIES: SignedDuration = SignedDuration::from_mins(6);
-
-/// This process is in no pod that may talk to an API server.
-#[derive(Debug)]
-pub struct NoCluster(String);
-
-impl fmt::Display for NoCluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NoCluster {}
 
 /// An event that exists.
 struct Written {
@@ -47,20 +34,14 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// One that talks to the API server of the cluster in whose pod this process is. Nothing is asked yet.
-    ///
-    /// # Errors
-    /// It is in no pod, or has no token.
-    pub fn of_pod(node: &str) -> Result<Recorder, NoCluster> {
-        // kube's client takes the process's provider.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let config = Config::incluster().map_err(|error| NoCluster(error.to_string()))?;
-        let client = Client::try_from(config).map_err(|error| NoCluster(error.to_string()))?;
-        Ok(Recorder {
+    /// One that has written nothing yet.
+    #[must_use]
+    pub fn new(client: Client, node: &str) -> Recorder {
+        Recorder {
             client,
             node: node.to_owned(),
             written: HashMap::new(),
-        })
+        }
     }
 
     /// Writes an event. A volume of which the cluster has no PersistentVolume is nobody's there, and nothing is written.

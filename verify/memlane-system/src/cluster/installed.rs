@@ -36,15 +36,32 @@ impl Installed {
     /// # Panics
     /// If its pods do not become ready.
     pub fn on(node: Node, settings: &[&str]) -> Installed {
+        let installed = Installed::prepared(node);
+        installed.install(settings);
+        installed
+    }
+
+    /// A cluster that has memlane's image and its namespace, and nothing of it runs.
+    ///
+    /// # Panics
+    /// If one of them is not taken.
+    pub fn prepared(node: Node) -> Installed {
         let installed = Installed { node };
         installed.bring_image();
         let plane = installed.node.plane();
         plane.say(&["create", "namespace", "memlane"]);
         let privileged = "pod-security.kubernetes.io/enforce=privileged";
         plane.say(&["label", "namespace", "memlane", privileged]);
-        must(installed.helm("install", settings));
-        installed.wait_until_ready();
         installed
+    }
+
+    /// Installs the chart there.
+    ///
+    /// # Panics
+    /// If its pods do not become ready.
+    pub fn install(&self, settings: &[&str]) {
+        must(self.helm("install", settings));
+        self.wait_until_ready();
     }
 
     /// The cluster.
@@ -222,11 +239,12 @@ const TOOLS: [&str; 12] = [
     "xfs_growfs",
     "xfs_repair",
 ];
-/// What runs in its namespace; the last one only with volumes.
-const WORKLOADS: [&str; 3] = [
+/// What runs in its namespace; stores and their controller only with volumes.
+const WORKLOADS: [&str; 4] = [
     "daemonset/memlane-node",
     "deployment/memlane-webhook",
-    "statefulset/memlane-store",
+    "statefulset/memlane-store-s1",
+    "deployment/memlane-controller",
 ];
 const IMAGE: &str = "localhost/memlane";
 

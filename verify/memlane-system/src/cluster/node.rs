@@ -33,6 +33,7 @@ struct Address {
 impl Address {
     const LINK: &'static str = "memlane-node";
     const IP: &'static str = "10.244.6.1";
+    const SECOND: &'static str = "10.244.6.2";
 
     fn make() -> Address {
         let lock = File::create(std::env::temp_dir().join("memlane-test-node.lock"));
@@ -40,9 +41,11 @@ impl Address {
         rustix::fs::flock(&lock, FlockOperation::LockExclusive).expect("locked");
         // What a killed test has left behind.
         delete_link(Address::LINK);
-        let network = format!("{}/24", Address::IP);
         ip(&["link", "add", Address::LINK, "type", "bridge"]);
-        ip(&["address", "add", &network, "dev", Address::LINK]);
+        for address in [Address::IP, Address::SECOND] {
+            let network = format!("{address}/24");
+            ip(&["address", "add", &network, "dev", Address::LINK]);
+        }
         ip(&["link", "set", Address::LINK, "up"]);
         Address { _lock: lock }
     }
@@ -69,6 +72,8 @@ pub struct Node {
 impl Node {
     /// Its address.
     pub const ADDRESS: &'static str = Address::IP;
+    /// Another one, for what cannot share the first one's ports.
+    pub const SECOND_ADDRESS: &'static str = Address::SECOND;
 
     /// What is missing here for a node, beside [`super::NODE`].
     pub fn obstacle() -> Option<String> {
