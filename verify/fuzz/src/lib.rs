@@ -24,6 +24,7 @@ use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
 pub mod across;
+pub mod admission;
 pub mod agent;
 pub mod devmem;
 pub mod frames;
@@ -58,6 +59,7 @@ pub type Target = fn(&[u8]) -> bool;
 /// Every target that must find nothing.
 pub const TARGETS: [(&str, Target); 30] = [
     ("clc_message", clc_message),
+    ("admission_review", admission::admission_review),
     ("agent_message", agent::agent_message),
     ("agent_record", agent::agent_record),
     ("kernel_types", agent::kernel_types),

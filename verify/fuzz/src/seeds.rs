@@ -24,6 +24,7 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
     };
     let all = [
         of("clc_message", clc_messages()),
+        of("admission_review", crate::admission::reviews()),
         of("agent_message", crate::agent::messages()),
         of("agent_record", crate::agent::records()),
         of("kernel_types", crate::agent::types()),
