@@ -1,9 +1,10 @@
 #!/bin/sh
 # Makes Debian packages of a built memlane and prints their paths, one a line.
-#   packaging/deb.sh [--built target/release] [--c target/library] [--out target/deb]
+#   packaging/deb.sh [--built target/release] [--c target/library] [--kubernetes target/release] [--out target/deb]
 #
 # memlane has what packaging/install.sh installs, which is the only list of that. With --c there are two more packages:
-# libmemlane0 and libmemlane-dev, the library for C programs. Nothing but dpkg-deb and binutils is needed.
+# libmemlane0 and libmemlane-dev, the library for C programs; with --kubernetes one more, memlane-kubernetes: the webhook, the
+# CSI plugin and the chart. Nothing but dpkg-deb and binutils is needed.
 #
 # dpkg owns /usr/lib/memlane/libmemlane_preload.so. Programs preload a link to it, which postinst makes in a folder of
 # the version. dpkg removes its own files when it unpacks the next version; without the link, the children of running
@@ -11,17 +12,18 @@
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-built='' out='' c='' version='' compress=''
+built='' out='' c='' kubernetes='' version='' compress=''
 while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || { echo "deb.sh: $1 needs a value" >&2; exit 2; }
     case $1 in
     --built) built=$2 ;;
     --out) out=$2 ;;
     --c) c=$2 ;;
+    --kubernetes) kubernetes=$2 ;;
     # For tests of upgrades.
     --version) version=$2 ;;
     --compress) compress="-Z$2" ;;
-    *) echo "deb.sh: --built, --out or --c, not $1" >&2; exit 2 ;;
+    *) echo "deb.sh: --built, --out, --c or --kubernetes, not $1" >&2; exit 2 ;;
     esac
     shift 2
 done
@@ -107,7 +109,9 @@ pack() {
 
 command_package() {
     root=$work/memlane
-    sh "$here/packaging/install.sh" install --prefix /usr --destdir "$root" --built "$built"
+    sh "$here/packaging/install.sh" install --prefix /usr --destdir "$root" --built "$built" \
+        ${kubernetes:+--kubernetes "$kubernetes"}
+    [ -z "$kubernetes" ] || take_apart
     mv "$root/usr/lib/memlane/$real/$library" "$root/usr/lib/memlane/$library"
     rm -r "$root/usr/lib/memlane/$real"
     strip --strip-unneeded "$root/usr/bin/memlane" "$root/usr/lib/memlane/$library"
@@ -129,6 +133,29 @@ Description: run TCP programs of one host over shared memory
 TEXT
     scripts "$root"
     pack "$root" memlane
+}
+
+# What clusters need goes from the package memlane into one of its own: it is twice as large.
+take_apart() {
+    mkdir -p "$work/memlane-kubernetes/usr/share"
+    mv "$root/usr/libexec" "$work/memlane-kubernetes/usr/libexec"
+    mv "$root/usr/share/memlane" "$work/memlane-kubernetes/usr/share/memlane"
+}
+
+kubernetes_package() {
+    root=$work/memlane-kubernetes
+    strip --strip-unneeded "$root"/usr/libexec/memlane/*
+    documents "$root" memlane-kubernetes
+    control "$root" memlane-kubernetes net "memlane (= $version), $(needs "$root"/usr/libexec/memlane/*)" \
+        'Recommends: e2fsprogs, mount
+Suggests: lvm2, mdadm, xfsprogs' <<'TEXT'
+Description: memlane in Kubernetes: admission webhook and CSI plugin
+ The programs that "memlane webhook" and "memlane csi" become, for lanes
+ between the pods of a node and for volumes that live on storage nodes, and the
+ chart that runs them in a cluster. A storage node can run the plugin outside a
+ cluster, too.
+TEXT
+    pack "$root" memlane-kubernetes
 }
 
 # scripts ROOT: postinst and postrm.
@@ -216,4 +243,5 @@ real=$("$built/memlane" --version | sed -n 's/^memlane //p')
 version=${version:-$real}
 mkdir -p "$out"
 command_package
+[ -z "$kubernetes" ] || kubernetes_package
 [ -z "$c" ] || library_packages

@@ -1,8 +1,11 @@
 #!/bin/sh
 # Puts a built memlane where programs look for it, and takes it away again.
 #   packaging/install.sh install   [--prefix /usr/local] [--destdir FOLDER] [--built target/release] [--c target/library]
+#                                  [--kubernetes target/release]
 #   packaging/install.sh uninstall [--prefix /usr/local] [--destdir FOLDER] [--version VERSION]
 #   packaging/install.sh sweep     [--prefix /usr/local]   libraries of other versions that nobody uses any more
+#
+# --c and --kubernetes name folders with the library for C programs, and with the programs memlane-webhook and memlane-csi.
 #
 # The library has a folder of its own for each version: a program that runs keeps the one that it has loaded, and what
 # it starts finds that one, too, by LD_PRELOAD. So a library goes only when no process has it loaded.
@@ -11,12 +14,12 @@ set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 library=libmemlane_preload.so
 
-usage() { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 [ $# -gt 0 ] || usage
 verb=$1
 shift
-prefix=/usr/local destdir='' built='' c='' version=''
+prefix=/usr/local destdir='' built='' c='' kubernetes='' version=''
 while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || usage
     case $1 in
@@ -24,6 +27,7 @@ while [ $# -gt 0 ]; do
     --destdir) destdir=$2 ;;
     --built) built=$2 ;;
     --c) c=$2 ;;
+    --kubernetes) kubernetes=$2 ;;
     --version) version=$2 ;;
     *) usage ;;
     esac
@@ -75,6 +79,7 @@ install_all() {
         put 644 "$here/docs/$file" "$prefix/share/doc/memlane/docs/${file#./}"
     done <"$work/docs"
     [ -z "$c" ] || c_library
+    [ -z "$kubernetes" ] || for_kubernetes
     put 644 "$list" "$prefix/lib/memlane/$version/installed"
     [ -n "$destdir" ] || sweep
 }
@@ -104,6 +109,25 @@ c_library() {
     done <"$work/clinks"
 }
 
+# Programs that memlane webhook and memlane csi become, and the chart that runs them.
+for_kubernetes() {
+    for program in memlane-webhook memlane-csi; do
+        said=$("$kubernetes/$program" --version) || {
+            echo "there is no $kubernetes/$program: cargo build --release -p $program" >&2
+            exit 1
+        }
+        [ "$said" = "$program $version" ] || {
+            echo "$kubernetes/$program says that it is $said, and memlane is $version" >&2
+            exit 1
+        }
+        put 755 "$kubernetes/$program" "$prefix/libexec/memlane/$program"
+    done
+    (cd "$here/packaging/kubernetes" && find chart memlane.yaml grafana.json -type f) | sort >"$work/manifests"
+    while read -r file; do
+        put 644 "$here/packaging/kubernetes/$file" "$prefix/share/memlane/kubernetes/$file"
+    done <"$work/manifests"
+}
+
 uninstall() {
     if [ -z "$version" ]; then
         version=$("$destdir$prefix/bin/memlane" --version 2>/dev/null | sed -n 's/^memlane //p') || true
@@ -122,7 +146,9 @@ uninstall() {
     done <"$manifest"
     rm -f "$manifest"
     sweep
-    find "$destdir$prefix/share/doc/memlane" "$destdir$prefix/lib/memlane" -depth -type d -empty -delete 2>/dev/null || true
+    for dir in share/doc/memlane share/memlane lib/memlane libexec/memlane; do
+        find "$destdir$prefix/$dir" -depth -type d -empty -delete 2>/dev/null || true
+    done
 }
 
 # Does no other version's list have this file, or is it its own that is being taken away?

@@ -9,7 +9,8 @@ use crate::cli::exit::{Exit, fail};
 
 /// Put memlane into the pods of a Kubernetes cluster: the admission webhook.
 ///
-/// Executes the program memlane-webhook, which is in the image for Kubernetes. memlane webhook --help shows its own flags.
+/// Executes the program memlane-webhook, which the image for Kubernetes and the package memlane-kubernetes have. memlane webhook
+/// --help shows its own flags.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Webhook {
@@ -24,7 +25,8 @@ pub(crate) struct Webhook {
 
 /// Bring lanes and volumes to the pods of a Kubernetes cluster: the CSI driver.
 ///
-/// Executes the program memlane-csi, which is in the image for Kubernetes. memlane csi --help shows its own flags.
+/// Executes the program memlane-csi, which the image for Kubernetes and the package memlane-kubernetes have. memlane csi --help
+/// shows its own flags.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Csi {
@@ -59,8 +61,8 @@ fn become_program(name: &str, arguments: &[OsString]) -> anyhow::Error {
     let Some(program) = places.iter().find(|place| place.is_file()) else {
         let looked: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         let message = format!(
-            "{name} is not installed; looked for {}. The image for Kubernetes has it, or build it: \
-             cargo build --release -p {name}",
+            "{name} is not installed; looked for {}. The image for Kubernetes and the package memlane-kubernetes \
+             have it, or build it: cargo build --release -p {name}",
             looked.join(", ")
         );
         return fail(Exit::Unsupported, message);

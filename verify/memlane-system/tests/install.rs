@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use memlane_system::harness::{Built, Running, TempDir, is_root, plain_only, run};
+use memlane_system::harness::{
+    Built, Running, TempDir, find_csi, find_webhook, is_root, plain_only, run,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -28,6 +30,48 @@ fn built(dir: &Path) -> PathBuf {
         std::fs::copy(from, built.join(name)).expect("copied");
     }
     built
+}
+
+/// The programs for Kubernetes side by side.
+fn kubernetes(dir: &Path) -> PathBuf {
+    let built = dir.join("kubernetes");
+    std::fs::create_dir_all(&built).expect("a folder");
+    std::fs::copy(find_csi(), built.join("memlane-csi")).expect("copied");
+    let at = built.join("memlane-webhook");
+    match find_webhook() {
+        Some(webhook) => std::fs::copy(webhook, at).map(drop).expect("copied"),
+        // Only tests in a cluster build it.
+        None => says(&at, &format!("memlane-webhook {VERSION}")),
+    }
+    built
+}
+
+/// Makes a program that says something and ends.
+fn says(at: &Path, text: &str) {
+    let source = at.with_extension("c");
+    let code = format!("#include <stdio.h>\nint main(void) {{ return puts(\"{text}\") < 0; }}\n");
+    std::fs::write(&source, code).expect("written");
+    let mut cc = Command::new("cc");
+    done({
+        cc.args(["-O2", "-fPIE", "-pie", "-Wl,-z,relro,-z,now", "-o"]);
+        cc.arg(at).arg(&source);
+        cc
+    });
+    std::fs::remove_file(source).expect("ours");
+}
+
+/// The command becomes the programs that lie beside it.
+#[track_caller]
+fn becomes(memlane: &Path) {
+    for verb in ["webhook", "csi"] {
+        let mut command = Command::new(memlane);
+        let output = done({
+            command.args([verb, "--version"]);
+            command
+        });
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(said.trim(), format!("memlane-{verb} {VERSION}"));
+    }
 }
 
 #[track_caller]
@@ -171,6 +215,49 @@ fn programs_outlive_what_they_were_started_from() {
     assert!(said.is_empty() && !library.exists(), "{said}");
 }
 
+#[test]
+fn the_programs_for_kubernetes_are_found_from_the_command_and_go_with_it() {
+    if plain_only() {
+        return;
+    }
+    let dir = TempDir::new("install-kubernetes");
+    let (built, beside) = (built(dir.path()), kubernetes(dir.path()));
+    let prefix = dir.path().join("opt");
+    let from = ["--built", built.to_str().expect("UTF-8")];
+    let with = [
+        &from[..],
+        &["--kubernetes", beside.to_str().expect("UTF-8")],
+    ]
+    .concat();
+    install("install", &prefix, &with);
+    becomes(&prefix.join("bin/memlane"));
+    for file in ["chart/Chart.yaml", "memlane.yaml", "grafana.json"] {
+        let file = prefix.join("share/memlane/kubernetes").join(file);
+        assert!(file.is_file(), "{}", file.display());
+    }
+    // A prefix may be moved.
+    let moved = dir.path().join("moved");
+    std::fs::rename(&prefix, &moved).expect("moved");
+    becomes(&moved.join("bin/memlane"));
+    std::fs::rename(&moved, &prefix).expect("moved back");
+    install("uninstall", &prefix, &[]);
+    for folder in ["libexec/memlane", "share/memlane", "share/doc/memlane"] {
+        assert!(!prefix.join(folder).exists(), "{folder} stays");
+    }
+    // What an older build has left there is not taken.
+    std::fs::remove_file(beside.join("memlane-csi")).expect("ours");
+    says(&beside.join("memlane-csi"), "memlane-csi 0.0.9");
+    let mut command = packaging("install.sh");
+    command
+        .args(["install", "--prefix"])
+        .arg(&prefix)
+        .args(&with);
+    let output = command.output().expect("started");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("says that it is memlane-csi 0.0.9"), "{said}");
+}
+
 /// By systemd's own reader, where it is there: it need not run.
 #[test]
 fn installed_units_are_understood_by_systemd() {
@@ -252,12 +339,16 @@ fn aged(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn deb(built: &Path, out: &Path, version: &str) -> PathBuf {
+/// The packages memlane and memlane-kubernetes.
+fn deb(built: &Path, out: &Path, version: &str) -> [PathBuf; 2] {
     let mut command = packaging("deb.sh");
+    command.arg("--kubernetes").arg(out.join("kubernetes"));
     command.arg("--built").arg(built).arg("--out").arg(out);
     command.args(["--version", version, "--compress", "none"]);
     let output = done(command);
-    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+    let packages = String::from_utf8_lossy(&output.stdout).into_owned();
+    let packages: Vec<PathBuf> = packages.lines().map(PathBuf::from).collect();
+    packages.try_into().expect("two packages")
 }
 
 /// Stand-ins for the library for C programs, which no system test builds: shared, with its name, and static.
@@ -303,11 +394,12 @@ fn debian_packages_are_accepted_by_lintian() {
     let mut command = packaging("deb.sh");
     command.arg("--built").arg(built);
     command.arg("--c").arg(c_library(dir.path()));
+    command.arg("--kubernetes").arg(kubernetes(dir.path()));
     command.arg("--out").arg(dir.path().join("deb"));
     command.args(["--compress", "gzip"]);
     let output = done(command);
     let packages = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(packages.lines().count(), 3, "{packages}");
+    assert_eq!(packages.lines().count(), 4, "{packages}");
     let lint = |packages: &[&str]| {
         let mut command = Command::new("lintian");
         command.args(["--allow-root", "--fail-on", "error,warning"]);
@@ -322,7 +414,7 @@ fn debian_packages_are_accepted_by_lintian() {
     let accepted = lint(&packages.lines().collect::<Vec<_>>());
     assert!(accepted.is_ok(), "{}", accepted.report());
     // It does look: a package without the trigger for the linker's cache is refused.
-    let broken = without_triggers(dir.path(), packages.lines().nth(1).expect("a library"));
+    let broken = without_triggers(dir.path(), packages.lines().nth(2).expect("a library"));
     assert!(!lint(&[&broken]).is_ok());
 }
 
@@ -348,9 +440,11 @@ fn a_tarball_runs_where_it_is_unpacked_and_is_the_same_when_made_again() {
     }
     let dir = TempDir::new("install-tarball");
     let built = built(dir.path());
+    let beside = kubernetes(dir.path());
     let tarball = |out: &str| {
         let mut command = packaging("tarball.sh");
         command.arg("--built").arg(&built);
+        command.arg("--kubernetes").arg(&beside);
         command.arg("--out").arg(dir.path().join(out));
         let output = done(command);
         PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
@@ -368,7 +462,9 @@ fn a_tarball_runs_where_it_is_unpacked_and_is_the_same_when_made_again() {
     done(tar);
     let name = first.file_name().and_then(|name| name.to_str());
     let name = name.and_then(|name| name.strip_suffix(".tar.gz"));
-    works(&dir.path().join(name.expect("a name")).join("bin/memlane"));
+    let memlane = dir.path().join(name.expect("a name")).join("bin/memlane");
+    works(&memlane);
+    becomes(&memlane);
 }
 
 /// `dpkg` on a root of its own, in which nothing else is installed.
@@ -391,14 +487,19 @@ fn a_debian_package_is_installed_upgraded_under_load_and_removed() {
     }
     let dir = TempDir::new("install-deb");
     let built = built(dir.path());
-    let [old, new] = ["0.0.9", VERSION].map(|version| deb(&built, dir.path(), version));
+    kubernetes(dir.path());
+    let [[old, _], [new, beside]] =
+        ["0.0.9", VERSION].map(|version| deb(&built, dir.path(), version));
 
-    // Unpacked anywhere, it runs.
+    // Unpacked anywhere, they run.
     let anywhere = dir.path().join("anywhere");
-    let mut unpack = Command::new("dpkg-deb");
-    unpack.arg("-x").arg(&new).arg(&anywhere);
-    done(unpack);
+    for package in [&new, &beside] {
+        let mut unpack = Command::new("dpkg-deb");
+        unpack.arg("-x").arg(package).arg(&anywhere);
+        done(unpack);
+    }
     works(&anywhere.join("usr/bin/memlane"));
+    becomes(&anywhere.join("usr/bin/memlane"));
 
     let root = dir.path().join("root");
     std::fs::create_dir_all(root.join("var/lib/dpkg/info")).expect("a folder");
@@ -416,6 +517,9 @@ fn a_debian_package_is_installed_upgraded_under_load_and_removed() {
     assert!(at(VERSION).is_file());
     assert!(at("0.0.9").is_file(), "taken away from programs that run");
     works(&memlane);
+    done(dpkg(&root, &["-i", beside.to_str().expect("UTF-8")]));
+    becomes(&memlane);
+    done(dpkg(&root, &["--remove", "memlane-kubernetes"]));
     done(dpkg(&root, &["--remove", "memlane"]));
     assert!(!memlane.exists() && !at(VERSION).exists());
     assert!(at("0.0.9").is_file(), "taken away from programs that run");
@@ -424,7 +528,8 @@ fn a_debian_package_is_installed_upgraded_under_load_and_removed() {
     assert!(!at("0.0.9").exists(), "what nobody uses any more stays");
     done(dpkg(&root, &["--purge", "memlane"]));
     let left = Command::new("find")
-        .arg(root.join("usr/lib"))
+        .args(["usr/lib", "usr/libexec", "usr/share/memlane"])
+        .current_dir(&root)
         .arg("-type")
         .arg("f")
         .output();
