@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use memlane_inject::edits::Edits;
 use memlane_webhook::pod::Outcome;
 use memlane_webhook::review::{self, Answer};
 use serde_json::{Value, json};
@@ -11,7 +12,15 @@ const MESSAGE: usize = 1024;
 
 /// A review: refused in few words; or the request's pod is allowed, and the patch applies to it, and once is enough.
 pub fn admission_review(bytes: &[u8]) -> bool {
-    let answer = match review::answer(bytes) {
+    let edits = Edits::of_a_lane_volume();
+    let by_runtime = edits.clone().completed_by_the_runtime();
+    let whole = by_edits(bytes, &edits);
+    assert_eq!(whole, by_edits(bytes, &by_runtime));
+    whole
+}
+
+fn by_edits(bytes: &[u8], edits: &Edits) -> bool {
+    let answer = match review::answer(bytes, edits) {
         Ok(answer) => answer,
         Err(refusal) => {
             assert_eq!(refusal.status, 400);
@@ -30,7 +39,7 @@ pub fn admission_review(bytes: &[u8]) -> bool {
     json_patch::patch(object, &patch).expect("a patch that applies");
     // Another webhook changed something, and this one is asked once more. An ephemeral container of before is none of its own.
     if asked["request"]["operation"] == "CREATE" {
-        let again = review::answer(asked.to_string().as_bytes()).expect("as before");
+        let again = review::answer(asked.to_string().as_bytes(), edits).expect("as before");
         assert!(
             !matches!(again.outcome, Outcome::Edited { .. }),
             "edited twice: {:?}",

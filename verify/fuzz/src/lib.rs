@@ -57,7 +57,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 30] = [
+pub const TARGETS: [(&str, Target); 31] = [
     ("clc_message", clc_message),
     ("admission_review", admission::admission_review),
     ("agent_message", agent::agent_message),

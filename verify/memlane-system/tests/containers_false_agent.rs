@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use memlane_socket::protocol::agent::{Answer, LEN, Outcome, Question, Refusal, SOCKET};
+use memlane_socket::protocol::agent::{Across, Answer, LEN, Outcome, Question, Refusal, SOCKET};
 use memlane_socket::protocol::wire;
 use memlane_sys::sock;
 use memlane_system::blocks::skip;
@@ -230,7 +230,101 @@ fn name_of(why: Refusal) -> &'static str {
         Refusal::Untrusted => "untrusted",
         Refusal::Forged => "forged",
         Refusal::Busy => "busy",
+        Refusal::NoMemory => "no-memory",
     }
+}
+
+/// One who says that the other end is on another machine, and hands over this as the memory that both share.
+fn shows_a_region(across: Across, region: impl Fn() -> OwnedFd + Send + 'static) -> Box<Does> {
+    Box::new(move |conn, question| {
+        let outcome = Outcome::Across(across);
+        let (bytes, len) = Answer {
+            id: question.id,
+            outcome,
+        }
+        .encode();
+        let (channel, _) = sock::unix_channel().expect("a pair");
+        let region = region();
+        says(conn, &bytes[..len], &[channel.raw(), region.as_raw_fd()]);
+        true
+    })
+}
+
+/// A file of this many bytes, all holes.
+fn file_of(bytes: u64) -> OwnedFd {
+    let file = rustix::fs::memfd_create("region", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+    rustix::fs::ftruncate(&file, bytes).expect("room");
+    file
+}
+
+#[test]
+fn who_shows_regions_that_are_none_is_not_believed() {
+    let fits = Across {
+        peer: 77,
+        own: 0,
+        theirs: 32 << 20,
+        ring_size: 65_536,
+        serial: 1,
+    };
+    let region = || file_of(64 << 20);
+    let cases = [
+        ("fits-but-nobody-is-there", fits),
+        (
+            "outside",
+            Across {
+                own: 64 << 20,
+                ..fits
+            },
+        ),
+        (
+            "at-the-end",
+            Across {
+                theirs: u64::MAX - 4095,
+                ..fits
+            },
+        ),
+        ("between-pages", Across { own: 100, ..fits }),
+        (
+            "both-at-one-place",
+            Across {
+                theirs: 4096,
+                ..fits
+            },
+        ),
+        (
+            "no-ring",
+            Across {
+                ring_size: 0,
+                ..fits
+            },
+        ),
+        (
+            "odd-ring",
+            Across {
+                ring_size: 65_537,
+                ..fits
+            },
+        ),
+        (
+            "huge-ring",
+            Across {
+                ring_size: 1 << 31,
+                ..fits
+            },
+        ),
+        ("unnamed", Across { peer: 0, ..fits }),
+    ];
+    let shown = cases.map(|(name, across)| (name, shows_a_region(across, region)));
+    let no_memory = [
+        ("tiny", shows_a_region(fits, || file_of(4096))),
+        (
+            "socket",
+            shows_a_region(fits, || {
+                UdpSocket::bind("127.0.0.1:0").expect("a port").into()
+            }),
+        ),
+    ];
+    keeps_nothing_of("regions", shown.into_iter().chain(no_memory).collect());
 }
 
 /// One who introduces programs by way of this descriptor.

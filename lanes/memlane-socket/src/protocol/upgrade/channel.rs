@@ -61,9 +61,10 @@ fn take(answer: &Answer, got: &mut Received) -> bool {
             introduction::again(&conn, hs, Reason::AGENT)
         }
         (Outcome::Refuse(Refusal::Nobody), _) => introduction::again(&conn, hs, Reason::NO_MATCH),
-        (Outcome::Refuse(Refusal::Busy | Refusal::NotSeen | Refusal::NoMemory), _) => {
+        (Outcome::Refuse(Refusal::Busy | Refusal::NotSeen), _) => {
             introduction::again(&conn, hs, Reason::AGENT)
         }
+        (Outcome::Refuse(Refusal::NoMemory), _) => introduction::again(&conn, hs, Reason::MEMORY),
         (Outcome::Refuse(Refusal::Untrusted), _) => Err(Reason::NOT_TRUSTED),
         (Outcome::Refuse(Refusal::Forged), _) => Err(Reason::NOT_PROVEN),
     };
