@@ -45,8 +45,7 @@ struct World {
 
 impl World {
     fn new() -> Option<World> {
-        let memory = unnamed_file()?;
-        memory.set_len(REGION_LEAST as u64).ok()?;
+        let memory = zeroed_memory()?;
         let now = Instant::now();
         let join = |name: &str, seed: u64| {
             let region = Region::map(Path::new("region"), memory.try_clone().ok()?.into()).ok()?;
@@ -125,7 +124,6 @@ impl World {
     /// Most often a word that is in use.
     fn scribble(&self, bytes: &[u8]) {
         let number = |part: &[u8]| part.iter().rev().fold(0, |n, &b| n << 8 | usize::from(b));
-        let ring = |from: usize, to: usize| RINGS_AT + (from * MACHINES + to) * size_of::<Ring>();
         let (area, word) = (bytes[0], number(&bytes[1..4]));
         let at = match area % 6 {
             0 => word % 3 * 8,
@@ -133,22 +131,38 @@ impl World {
             2 => EXTENTS_AT + word % 32 * 8,
             3 => ring(0, 1) + word % 208 * 8,
             4 => ring(1, 0) + word % 208 * 8,
-            _ => word * 8 % MEMORY_AT,
+            _ => word * 8 % RINGS_AT,
         };
         let _ = self.memory.write_all_at(&bytes[4..SCRIBBLE], at as u64);
     }
 }
 
+/// A region of zeros, as far as two machines look: memory that is allocated once and used again.
+fn zeroed_memory() -> Option<File> {
+    thread_local!(static MEMORY: Option<File> = unnamed_file());
+    MEMORY.with(|memory| {
+        let memory = memory.as_ref()?;
+        let rings = [ring(0, 0), ring(0, 2), ring(1, 0), ring(1, 2)];
+        for [from, to] in [[0, RINGS_AT], [rings[0], rings[1]], [rings[2], rings[3]]] {
+            memory.write_all_at(&vec![0; to - from], from as u64).ok()?;
+        }
+        memory.try_clone().ok()
+    })
+}
+
+/// Where the ring of messages from one machine to another lies.
+fn ring(from: usize, to: usize) -> usize {
+    RINGS_AT + (from * MACHINES + to) * size_of::<Ring>()
+}
+
 fn unnamed_file() -> Option<File> {
-    let path = format!(
-        "/dev/shm/memlane-fuzz-{}-{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    );
+    let thread = std::thread::current().id();
+    let path = format!("/dev/shm/memlane-fuzz-{}-{thread:?}", std::process::id());
     let mut options = File::options();
-    let file = options.read(true).write(true).create(true).truncate(true);
+    let file = options.read(true).write(true).create_new(true);
     let file = file.open(&path).ok()?;
     std::fs::remove_file(&path).ok()?;
+    file.set_len(REGION_LEAST as u64).ok()?;
     Some(file)
 }
 

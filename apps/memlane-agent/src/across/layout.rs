@@ -67,7 +67,7 @@ pub struct Head {
 pub struct Participant {
     /// A random number of the agent's that runs there; 0: the place is free.
     pub epoch: AtomicU64,
-    /// Grows ten times a second while the agent runs.
+    /// Grows about ten times a second while the agent runs.
     pub heartbeat: AtomicU64,
     /// Which machine it is, whenever it was booted; both 0: nobody yet.
     pub machine: [AtomicU64; 2],

@@ -249,3 +249,89 @@ impl Cursor {
 fn index(count: u64) -> usize {
     usize::try_from(count % MESSAGES as u64).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RUNS: Runs = Runs {
+        from: 0x1111,
+        to: 0x2222,
+    };
+    const SIDE: Side = Side {
+        channel: 1,
+        bond: 9,
+        other: 0,
+        extent: 3,
+    };
+
+    #[test]
+    fn a_message_is_word_for_word_as_its_page_shows_it() {
+        let found = Mail::Found {
+            key: Key::from_word(0xc528_76e5_6a33_b23c),
+            process: 7,
+            side: SIDE,
+        };
+        let mut shown = [0; MESSAGE_WORDS];
+        shown[..10].copy_from_slice(&[2, 0, 0x1111, 0x2222, 0xc528_76e5_6a33_b23c, 7, 1, 9, 0, 3]);
+        assert_eq!(found.encode(RUNS), shown);
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_to_the_same_and_only_between_the_same_runs() {
+        let key = Key::from_word(77);
+        let mails = [
+            Mail::Ask {
+                key,
+                process: 5,
+                is_roots: true,
+            },
+            Mail::Found {
+                key,
+                process: 5,
+                side: SIDE,
+            },
+            Mail::Meet {
+                channel: 4,
+                side: SIDE,
+            },
+            Mail::Failed {
+                key,
+                channel: 4,
+                why: Failure::NoMemory,
+            },
+            Mail::Relay {
+                channel: 4,
+                bytes: (0..=255).chain(0..=191).collect(),
+            },
+            Mail::Relay {
+                channel: 4,
+                bytes: vec![1; 13],
+            },
+            Mail::Ended { channel: 4 },
+        ];
+        for mail in mails {
+            let words = mail.encode(RUNS);
+            assert_eq!(Mail::decode(&words, RUNS), Some(mail));
+            let other = Runs { from: 1, ..RUNS };
+            assert_eq!(Mail::decode(&words, other), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_lies_in_a_ring_is_a_message_or_none(
+            kind in 0..9_u64,
+            len in prop_oneof![0..500_u64, any::<u64>()],
+            rest in any::<[u64; 8]>(),
+        ) {
+            let mut words = [0; MESSAGE_WORDS];
+            (words[0], words[1], words[2], words[3]) = (kind, len, RUNS.from, RUNS.to);
+            words[4..12].copy_from_slice(&rest);
+            if let Some(Mail::Relay { bytes, .. }) = Mail::decode(&words, RUNS) {
+                prop_assert!(bytes.len() <= BYTES);
+            }
+        }
+    }
+}

@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often an agent shows that it lives.
+/// How often an agent shows that it lives, or as soon after that as it looks at its mail.
 pub const BEAT: Duration = Duration::from_millis(100);
 /// A machine whose agent has not done so for this time is silent.
 pub const SILENCE: Duration = Duration::from_secs(1);
@@ -212,11 +212,6 @@ impl Participants {
     /// How this machine is named in extents.
     pub(crate) fn holder(&self) -> u64 {
         holder(self.place, self.identity.boot)
-    }
-
-    /// When `beat` is due.
-    pub(crate) fn next_beat(&self) -> Instant {
-        self.next_beat
     }
 
     /// Shows that this agent lives, when that is due. All of the entry is written: whoever has scribbled there has no lasting effect.

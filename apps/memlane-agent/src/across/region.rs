@@ -277,9 +277,10 @@ impl Region {
             }
         }
         let zeros = [0u8; PAGE];
-        let mut pages = (at..at + len).step_by(PAGE);
-        // SAFETY: `zeros` has as many bytes as are copied; the window refuses what lies outside.
-        pages.all(|at| unsafe { self.bytes().copy_in(at, zeros.as_ptr(), PAGE) })
+        (at..at + len).step_by(PAGE).all(|at| {
+            // SAFETY: `zeros` has as many bytes as are copied; the window refuses what lies outside.
+            unsafe { self.bytes().copy_in(at, zeros.as_ptr(), PAGE) }
+        })
     }
 
     /// Gives the memory of an extent back to the host, where that is possible.

@@ -4,11 +4,19 @@
 //! lasts, and decides: it finds, the other agrees, and both tell their programs. Two processes that have met share a *bond*: two
 //! extents, one for each direction, and a life line.
 //!
+//! | room | what |
+//! |---|---|
+//! | [`meeting`] | how two ends that have both asked come to meet |
+//! | [`bonds`] | how two processes come to share extents, and how they end it |
+//!
 //! Holds no descriptor and no clock: memory and time in, [`Act`]s out.
 
-use super::extents::{self, Extents, Lifetime, Sender};
-use super::layout::{EXTENTS, MACHINES};
-use super::mail::{BYTES, Cursor, Failure, Mail, Runs, Side, Words};
+mod bonds;
+mod meeting;
+
+use super::extents::{Extents, Lifetime};
+use super::layout::MACHINES;
+use super::mail::{BYTES, Cursor, Mail, Runs, Words};
 use super::participants::{Identity, JoinError, Participants};
 use super::region::Region;
 use crate::pairs::{Asker, Key, PATIENCE, Pairs};
@@ -25,7 +33,7 @@ const QUICK_FOR: Duration = Duration::from_millis(5);
 const BUSY: Duration = Duration::from_millis(1);
 const BUSY_FOR: Duration = Duration::from_secs(1);
 /// … and while nobody does.
-const IDLE: Duration = Duration::from_millis(20);
+const IDLE: Duration = Duration::from_millis(40);
 /// How often it looks after processes that were there before it.
 const BURIAL: Duration = Duration::from_secs(1);
 /// A channel whose handshake is not over after this time is ended.
@@ -72,6 +80,13 @@ pub enum Act {
     EndChannel(u64),
     /// The process at the other end of a bond is no more, or has let go: the life line ends.
     EndLine(u64),
+}
+
+/// This machine's side of what is heard: who waits, who is there, and the time.
+struct Here<'a> {
+    pairs: &'a mut Pairs,
+    parties: &'a dyn Fn(u64) -> Option<Party>,
+    now: Instant,
 }
 
 /// What has been done since the agent's start, and what there is.
@@ -344,7 +359,12 @@ impl Relay {
         }
         let others: Vec<(usize, u64)> = self.who.living(now).collect();
         for (place, epoch) in others {
-            self.take_mail(place, epoch, pairs, parties, now);
+            let mut here = Here {
+                pairs: &mut *pairs,
+                parties,
+                now,
+            };
+            self.take_mail(place, epoch, &mut here);
         }
         if is_due {
             self.look_after_bonds();
@@ -362,15 +382,7 @@ impl Relay {
             || !self.matches.is_empty()
             || self.hopes > now
             || self.outboxes.iter().any(|outbox| !outbox.is_empty());
-        if core::mem::take(&mut self.has_moved) {
-            self.moved = now;
-        }
-        let rest = match now.saturating_duration_since(self.moved) {
-            since if since < QUICK_FOR => QUICK,
-            since if is_busy || since < BUSY_FOR => BUSY,
-            _ => IDLE,
-        };
-        let next = (now + rest).min(self.who.next_beat());
+        let next = now + if is_busy { BUSY } else { IDLE };
         self.next_look = if is_due {
             next
         } else {
@@ -426,17 +438,6 @@ impl Relay {
         }
     }
 
-    /// Who writes to our processes may have let go, or died.
-    fn look_after_bonds(&mut self) {
-        for (&name, bond) in &mut self.bonds {
-            let sender = extents::sender(self.region.extent(bond.own), &self.who);
-            if sender == Sender::Ended && !core::mem::replace(&mut bond.has_ended, true) {
-                bond.is_over = true;
-                self.acts.push(Act::EndLine(name));
-            }
-        }
-    }
-
     // --- mail -----------------------------------------------------------------
 
     fn post(&mut self, place: usize, mail: Mail) {
@@ -463,14 +464,7 @@ impl Relay {
         }
     }
 
-    fn take_mail(
-        &mut self,
-        place: usize,
-        epoch: u64,
-        pairs: &mut Pairs,
-        parties: &dyn Fn(u64) -> Option<Party>,
-        now: Instant,
-    ) {
+    fn take_mail(&mut self, place: usize, epoch: u64, here: &mut Here<'_>) {
         let runs = Runs {
             from: epoch,
             to: self.who.epoch(),
@@ -481,22 +475,14 @@ impl Relay {
             let Some(words) = self.cursors[place].take(ring) else {
                 break;
             };
-            self.has_moved = true;
-            self.hear(place, &words, runs, pairs, parties, now);
+            self.hear(place, &words, runs, here);
         }
         let (to_other, to_us) = (self.region.ring(own, place), self.region.ring(place, own));
         self.cursors[place].mend(to_other, to_us);
     }
 
-    fn hear(
-        &mut self,
-        place: usize,
-        words: &Words,
-        runs: Runs,
-        pairs: &mut Pairs,
-        parties: &dyn Fn(u64) -> Option<Party>,
-        now: Instant,
-    ) {
+    fn hear(&mut self, place: usize, words: &Words, runs: Runs, here: &mut Here<'_>) {
+        let is_its = |c: &Channel| c.place == place;
         match Mail::decode(words, runs) {
             Some(Mail::Ask {
                 key,
@@ -507,381 +493,27 @@ impl Relay {
                     place,
                     process,
                     is_roots,
-                    until: now + PATIENCE,
+                    until: here.now + PATIENCE,
                 };
-                self.asked(key, asked, pairs, parties, now);
+                self.asked(key, asked, here);
             }
             Some(Mail::Found { key, process, side }) => {
-                self.found(place, key, process, side, pairs, parties, now);
+                self.found(place, key, process, side, here);
             }
-            Some(Mail::Meet { channel, side }) => self.agreed(place, channel, side, pairs, now),
+            Some(Mail::Meet { channel, side }) => self.agreed(place, channel, side, here),
             Some(Mail::Failed { key, channel, why }) => {
-                self.failed(place, key, channel, why, pairs);
+                self.failed(place, key, channel, why, here);
             }
-            Some(Mail::Relay { channel, bytes }) if self.is_of(channel, place) => {
+            Some(Mail::Relay { channel, bytes })
+                if self.channels.get(&channel).is_some_and(is_its) =>
+            {
                 self.acts.push(Act::Deliver(channel, bytes));
             }
-            Some(Mail::Ended { channel }) if self.is_of(channel, place) => {
+            Some(Mail::Ended { channel }) if self.channels.get(&channel).is_some_and(is_its) => {
                 self.channels.remove(&channel);
                 self.acts.push(Act::EndChannel(channel));
             }
             Some(Mail::Relay { .. } | Mail::Ended { .. }) | None => {}
         }
-    }
-
-    /// Is this channel one to the machine at that place?
-    fn is_of(&self, channel: u64, place: usize) -> bool {
-        let known = self.channels.get(&channel);
-        known.is_some_and(|channel| channel.place == place)
-    }
-
-    // --- the accepting end's side ----------------------------------------------
-
-    /// Another machine's process asks who has the accepting end.
-    fn asked(
-        &mut self,
-        key: Key,
-        asked: Foreign,
-        pairs: &mut Pairs,
-        parties: &dyn Fn(u64) -> Option<Party>,
-        now: Instant,
-    ) {
-        let other = self.foreign.get(&key).filter(|other| other.until > now);
-        if let Some(other) = other
-            && (other.place, other.process) != (asked.place, asked.process)
-        {
-            return self.forged(key, [*other, asked], pairs);
-        }
-        if self.foreign.len() >= FOREIGN {
-            return;
-        }
-        self.foreign.insert(key, asked);
-        self.foreign_ends.push_back((asked.until, key));
-        if let Some((waiter, _)) = pairs.waiting(key, Role::Accepted)
-            && let Some(party) = parties(waiter.process)
-        {
-            self.find(key, party, pairs, now);
-        }
-    }
-
-    /// Two machines say that they have the connecting end.
-    fn forged(&mut self, key: Key, askers: [Foreign; 2], pairs: &mut Pairs) {
-        self.foreign.remove(&key);
-        let why = Failure::Forged;
-        for asker in askers {
-            let failed = Mail::Failed {
-                key,
-                channel: 0,
-                why,
-            };
-            self.post(asker.place, failed);
-        }
-        if let Some(asker) = pairs.close(key, Role::Accepted) {
-            self.acts.push(Act::Refuse(asker, Refusal::Forged));
-        }
-    }
-
-    /// Both ends of a connection have asked, the accepting one here: the meeting is proposed to the other machine.
-    fn find(&mut self, key: Key, party: Party, pairs: &mut Pairs, now: Instant) {
-        let Some(asked) = self.foreign.remove(&key) else {
-            return;
-        };
-        let Some((_, is_roots)) = pairs.waiting(key, Role::Accepted) else {
-            return;
-        };
-        let Some(asker) = pairs.close(key, Role::Accepted) else {
-            return;
-        };
-        let (refusal, why) = match is_roots && asked.is_roots {
-            false => (Refusal::Untrusted, Failure::Untrusted),
-            true => match self.bond_with(asked.place, asked.process, party) {
-                Some(bond) => return self.propose(key, asked, asker, bond, now),
-                None => (Refusal::NoMemory, Failure::NoMemory),
-            },
-        };
-        self.acts.push(Act::Refuse(asker, refusal));
-        let failed = Mail::Failed {
-            key,
-            channel: 0,
-            why,
-        };
-        self.post(asked.place, failed);
-    }
-
-    fn propose(&mut self, key: Key, asked: Foreign, asker: Asker, name: u64, now: Instant) {
-        let Some(bond) = self.bonds.get(&name).copied() else {
-            return;
-        };
-        let channel = self.new_channel();
-        let proposed = Match {
-            asker,
-            key,
-            place: asked.place,
-            bond: name,
-            until: now + PATIENCE,
-        };
-        self.matches.insert(channel, proposed);
-        self.next_look = self.next_look.min(now + QUICK);
-        let found = Mail::Found {
-            key,
-            process: bond.party.name,
-            side: side(channel, name, &bond),
-        };
-        self.post(asked.place, found);
-    }
-
-    /// The other machine agrees to a meeting that this one has proposed.
-    fn agreed(&mut self, place: usize, channel: u64, side: Side, pairs: &mut Pairs, now: Instant) {
-        let ended = Mail::Ended {
-            channel: side.channel,
-        };
-        let is_its = self.matches.get(&channel).is_some_and(|m| m.place == place);
-        let Some(proposed) = is_its.then(|| self.matches.remove(&channel)).flatten() else {
-            return self.post(place, ended);
-        };
-        if !self.complete(proposed.bond, &side) {
-            self.give_up(&proposed, Refusal::Nobody, pairs);
-            return self.post(place, ended);
-        }
-        self.introduce(proposed.asker, proposed.bond, channel, side.channel, now);
-    }
-
-    /// The program that was to meet somebody does not.
-    fn fail_match(&mut self, channel: u64, why: Refusal, pairs: &mut Pairs) {
-        if let Some(failed) = self.matches.remove(&channel) {
-            self.give_up(&failed, why, pairs);
-        }
-    }
-
-    /// Likewise. It may ask again.
-    fn give_up(&mut self, failed: &Match, why: Refusal, pairs: &mut Pairs) {
-        self.acts.push(Act::Refuse(failed.asker, why));
-        pairs.reopen(failed.key);
-        self.drop_unused(failed.bond);
-    }
-
-    // --- the connecting end's side ----------------------------------------------
-
-    /// Another machine has the accepting end of a connection.
-    #[allow(clippy::too_many_arguments)] // one message's fields, and what it is checked against
-    fn found(
-        &mut self,
-        place: usize,
-        key: Key,
-        process: u64,
-        side: Side,
-        pairs: &mut Pairs,
-        parties: &dyn Fn(u64) -> Option<Party>,
-        now: Instant,
-    ) {
-        let waiter = pairs.waiting(key, Role::Connected);
-        let party = waiter.and_then(|(waiter, _)| parties(waiter.process));
-        let (Some((asker, _)), Some(party)) = (waiter, party) else {
-            return self.decline(place, key, &side, Failure::Nobody);
-        };
-        let Some(name) = self.bond_for(place, process, party, &side) else {
-            self.acts.push(Act::Refuse(asker, Refusal::NoMemory));
-            pairs.close(key, Role::Connected);
-            return self.decline(place, key, &side, Failure::NoMemory);
-        };
-        if !self.complete(name, &side) {
-            self.drop_unused(name);
-            return self.decline(place, key, &side, Failure::Nobody);
-        }
-        pairs.close(key, Role::Connected);
-        let channel = self.new_channel();
-        let Some(bond) = self.bonds.get(&name).copied() else {
-            return;
-        };
-        let meet = Mail::Meet {
-            channel: side.channel,
-            side: self::side(channel, name, &bond),
-        };
-        self.post(place, meet);
-        self.introduce(asker, name, channel, side.channel, now);
-    }
-
-    /// The bond that another machine proposes: one that is there, or a new one if the other side has none yet.
-    fn bond_for(
-        &mut self,
-        place: usize,
-        process: u64,
-        party: Party,
-        proposed: &Side,
-    ) -> Option<u64> {
-        let fits = |bond: &Bond| bond.theirs.is_none_or(|t| t.name == proposed.bond);
-        for bond in self.bonds.values_mut() {
-            // The other side has let go of the last one, if it has another name now.
-            let is_same = (bond.place, bond.process) == (place, process);
-            if is_same && bond.party.number == party.number && !fits(bond) {
-                bond.is_over = true;
-            }
-        }
-        self.bond_with(place, process, party)
-    }
-
-    fn decline(&mut self, place: usize, key: Key, side: &Side, why: Failure) {
-        let failed = Mail::Failed {
-            key,
-            channel: side.channel,
-            why,
-        };
-        self.post(place, failed);
-    }
-
-    /// Another machine says that there is no meeting: one that this machine has proposed, or has asked for.
-    fn failed(&mut self, place: usize, key: Key, channel: u64, why: Failure, pairs: &mut Pairs) {
-        let refusal = match why {
-            Failure::Nobody => Refusal::Nobody,
-            Failure::Untrusted => Refusal::Untrusted,
-            Failure::Forged => Refusal::Forged,
-            Failure::NoMemory => Refusal::NoMemory,
-        };
-        if self.matches.get(&channel).is_some_and(|m| m.place == place) {
-            return self.fail_match(channel, refusal, pairs);
-        }
-        if channel == 0
-            && let Some(asker) = pairs.close(key, Role::Connected)
-        {
-            self.acts.push(Act::Refuse(asker, refusal));
-        }
-    }
-
-    // --- bonds --------------------------------------------------------------------
-
-    /// The bond of these two processes, which is made if there is none. `None`: there is no extent for it.
-    fn bond_with(&mut self, place: usize, process: u64, party: Party) -> Option<u64> {
-        self.look_after_bonds();
-        let is_theirs = |bond: &Bond| {
-            (bond.place, bond.process) == (place, process)
-                && bond.party.number == party.number
-                && !bond.is_over
-        };
-        if let Some((&name, _)) = self.bonds.iter().find(|(_, bond)| is_theirs(bond)) {
-            return Some(name);
-        }
-        let name = (self.random)().max(1);
-        self.extents.free(&self.region, &self.who);
-        let own = self
-            .extents
-            .allot(&self.region, &self.who, party.lifetime, name);
-        let Some(own) = own else {
-            self.tally.no_memory += 1;
-            return None;
-        };
-        let bond = Bond {
-            party,
-            place,
-            process,
-            own,
-            theirs: None,
-            serial: 0,
-            is_over: false,
-            has_ended: false,
-        };
-        self.bonds.insert(name, bond);
-        Some(name)
-    }
-
-    /// Notes what the other side of a bond has told of itself, and takes its extent. `false`: it does not fit.
-    fn complete(&mut self, name: u64, side: &Side) -> bool {
-        let names = self.bonds.values().filter_map(|bond| bond.theirs);
-        let is_known = names.into_iter().any(|theirs| theirs.name == side.bond);
-        let Some(bond) = self.bonds.get_mut(&name) else {
-            return false;
-        };
-        // The other side speaks of a bond that our side has let go of, or of none.
-        if side.bond == 0 || side.other != 0 && side.other != name {
-            return false;
-        }
-        let extent = usize::try_from(side.extent).unwrap_or(EXTENTS);
-        let told = Theirs {
-            name: side.bond,
-            extent,
-        };
-        if let Some(theirs) = bond.theirs {
-            return theirs == told;
-        }
-        let extents = self.region.division().extents;
-        let process = bond.party.lifetime;
-        // An extent of this machine's would be one to which the other cannot write.
-        let good = !is_known
-            && extent < extents
-            && extent != bond.own
-            && extents::take(&self.region, &self.who, extent, [side.bond, name], process);
-        if good {
-            bond.theirs = Some(told);
-        }
-        good
-    }
-
-    fn introduce(&mut self, asker: Asker, name: u64, channel: u64, theirs: u64, now: Instant) {
-        let Some(bond) = self.bonds.get_mut(&name) else {
-            return;
-        };
-        let Some(Theirs { name: peer, extent }) = bond.theirs else {
-            return;
-        };
-        bond.serial += 1;
-        let division = self.region.division();
-        let across = Across {
-            peer,
-            own: division.at(bond.own) as u64,
-            theirs: division.at(extent) as u64,
-            ring_size: u32::try_from(division.ring_size).unwrap_or(0),
-            serial: bond.serial,
-        };
-        let line = bond.serial == 1;
-        let open = Channel {
-            place: bond.place,
-            theirs,
-            until: now + HANDSHAKE,
-        };
-        self.channels.insert(channel, open);
-        self.next_look = self.next_look.min(now + QUICK);
-        self.tally.met += 1;
-        self.acts.push(Act::Introduce {
-            asker,
-            across,
-            channel,
-            bond: name,
-            line,
-        });
-    }
-
-    /// Ends a bond about which our process was told nothing, if no other meeting needs it.
-    fn drop_unused(&mut self, name: u64) {
-        let is_unused = self.bonds.get(&name).is_some_and(|bond| bond.serial == 0);
-        if is_unused && !self.matches.values().any(|m| m.bond == name) {
-            self.release(name);
-        }
-    }
-
-    /// Our process has nothing to do with a bond any more.
-    fn release(&mut self, name: u64) {
-        let Some(bond) = self.bonds.remove(&name) else {
-            return;
-        };
-        if let Some(theirs) = bond.theirs {
-            extents::let_go(self.region.extent(theirs.extent), &self.who);
-        }
-        self.extents.leave(bond.own);
-        self.acts.push(Act::EndLine(name));
-    }
-
-    fn new_channel(&mut self) -> u64 {
-        let channel = self.next_channel;
-        self.next_channel += 1;
-        channel
-    }
-}
-
-/// What a bond's own side tells the other.
-fn side(channel: u64, name: u64, bond: &Bond) -> Side {
-    Side {
-        channel,
-        bond: name,
-        other: bond.theirs.map_or(0, |theirs| theirs.name),
-        extent: bond.own as u64,
     }
 }
