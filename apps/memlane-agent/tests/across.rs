@@ -3,7 +3,7 @@
 //!
 //! Needs CAP_BPF and CAP_PERFMON; without them, the tests say so and stop.
 
-use memlane_agent::across::layout::Division;
+use memlane_agent::across::layout::{Division, RINGS_AT, Ring};
 use memlane_agent::across::participants::Identity;
 use memlane_agent::across::region::Region;
 use memlane_agent::across::relay::Tally;
@@ -20,7 +20,7 @@ use rustix::net::{
 };
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -512,4 +512,52 @@ fn two_programs_of_one_machine_meet_without_the_region() {
     for client in &clients {
         assert!(matches!(client.answer().0.outcome, Outcome::Meet { .. }));
     }
+}
+
+/// Another machine of the region, which writes anything anywhere while programs meet.
+#[test]
+fn a_machine_that_scribbles_ends_no_agent_and_no_meeting_of_one_machine() {
+    let Some(host) = Host::new("scribbles") else {
+        return;
+    };
+    let machines = host.two_machines();
+    let file = std::fs::File::options()
+        .write(true)
+        .open(host.0.join("region"))
+        .unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut state = 88_172_645_463_325_252_u64;
+            while !stop.load(Ordering::Relaxed) {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                // The head and the tables, or the rings of the first two machines.
+                let at = match state % 3 {
+                    0 => state % (RINGS_AT as u64 / 8) * 8,
+                    _ => RINGS_AT as u64 + state % (33 * size_of::<Ring>() as u64 / 8) * 8,
+                };
+                file.write_all_at(&(state >> (state % 64)).to_le_bytes(), at)
+                    .unwrap();
+            }
+        });
+        for _ in 0..10 {
+            let [at_one, at_other] = [Client::of(&machines[0]), Client::of(&machines[1])];
+            let (client, server) = connection();
+            at_other.ask(1, &server, Role::Accepted);
+            at_one.ask(2, &client, Role::Connected);
+            // They meet or not, and are told so.
+            at_one.answer();
+            at_other.answer();
+            let own = [Client::of(&machines[0]), Client::of(&machines[0])];
+            let (client, server) = connection();
+            own[0].ask(1, &client, Role::Connected);
+            own[1].ask(2, &server, Role::Accepted);
+            for client in &own {
+                assert!(matches!(client.answer().0.outcome, Outcome::Meet { .. }));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }
