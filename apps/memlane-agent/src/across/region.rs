@@ -4,12 +4,13 @@ use super::layout::{
     Division, EXTENTS_AT, Extent, Head, MACHINES, MAGIC, MEMORY_AT, PARTICIPANTS_AT, Participant,
     REGION_LEAST, RINGS_AT, Ring, VERSION, extent_len,
 };
+use super::uncut;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use memlane_core::access::SharedBytes;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -150,8 +151,7 @@ impl Region {
     /// It cannot be used, and why.
     pub fn open(path: &Path) -> Result<Region, RegionError> {
         let failed = |e: rustix::io::Errno| RegionError::Io(path.to_owned(), e.into());
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+        let file = uncut::open(path).map_err(failed)?;
         Region::map(path, file)
     }
 
