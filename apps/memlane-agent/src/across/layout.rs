@@ -82,7 +82,7 @@ pub struct Participant {
 pub struct Extent {
     /// The machine whose process receives here, as [`holder`] writes it; 0: the extent is free.
     pub receiver: AtomicU64,
-    /// The machine whose process writes here, likewise; or [`NOT_TAKEN`], [`LET_GO`].
+    /// The machine whose process writes here, as [`holder`] writes it; or [`NOT_TAKEN`], [`LET_GO`].
     pub sender: AtomicU64,
     /// The receiver's name for its bond with the sender: what the sending process knows the receiving one by.
     pub bond: AtomicU64,
@@ -92,9 +92,9 @@ pub struct Extent {
     pub receiver_pid: AtomicU64,
     /// … and the time at which it started, in its kernel's ticks.
     pub receiver_since: AtomicU64,
-    /// The sending process, likewise; 0: none has been told of the extent.
+    /// The sending process, by its number at its machine; 0: none has been told of the extent.
     pub sender_pid: AtomicU64,
-    /// Likewise.
+    /// When the sending process started, in its kernel's ticks.
     pub sender_since: AtomicU64,
 }
 

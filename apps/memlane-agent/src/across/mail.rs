@@ -61,7 +61,7 @@ pub(crate) enum Mail {
     Found { key: Key, process: u64, side: Side },
     /// "They meet": from the connecting end's agent, about a channel of the other's.
     Meet { channel: u64, side: Side },
-    /// "They do not": likewise, or about what was asked.
+    /// "They do not meet": about a channel of the receiver's, or about a connection that it has asked for.
     Failed {
         key: Key,
         channel: u64,

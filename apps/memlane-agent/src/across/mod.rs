@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`layout`] | where things lie in a region |
 //! | [`region`] | a region, opened and mapped |
-//! | [`uncut`] | a file that nobody can cut off with the descriptor that programs get |
+//! | [`untruncated`] | a file that nobody can truncate with the descriptor that programs get |
 //! | [`participants`] | which machines take part, and which live |
 //! | [`extents`] | who receives and who writes where |
 //! | [`mail`] | messages between agents |
@@ -23,7 +23,7 @@ mod mail;
 pub mod participants;
 pub mod region;
 pub mod relay;
-mod uncut;
+mod untruncated;
 
 use crate::pairs::Pairs;
 use relay::{Act, Party, Relay, Tally};

@@ -4,7 +4,7 @@ use super::layout::{
     Division, EXTENTS_AT, Extent, Head, MACHINES, MAGIC, MEMORY_AT, PARTICIPANTS_AT, Participant,
     REGION_LEAST, RINGS_AT, Ring, VERSION, extent_len,
 };
-use super::uncut;
+use super::untruncated;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -151,7 +151,7 @@ impl Region {
     /// It cannot be used, and why.
     pub fn open(path: &Path) -> Result<Region, RegionError> {
         let failed = |e: rustix::io::Errno| RegionError::Io(path.to_owned(), e.into());
-        let file = uncut::open(path).map_err(failed)?;
+        let file = untruncated::open(path).map_err(failed)?;
         Region::map(path, file)
     }
 

@@ -133,7 +133,7 @@ impl Relay {
         }
     }
 
-    /// Likewise. It may ask again.
+    /// The program of a failed meeting is refused, and may ask again.
     pub(super) fn give_up(&mut self, failed: &Match, why: Refusal, pairs: &mut Pairs) {
         self.acts.push(Act::Refuse(failed.asker, why));
         pairs.reopen(failed.key);

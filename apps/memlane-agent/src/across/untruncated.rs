@@ -1,4 +1,4 @@
-//! Opens a file so that nobody who gets the descriptor can cut the file off with it.
+//! Opens a file so that nobody who gets the descriptor can truncate the file with it.
 //!
 //! A program that may write a shared mapping needs a descriptor that may write, and such a descriptor may also truncate: then
 //! every process that has the file mapped ends by SIGBUS, QEMU among them. Landlock ties the right to truncate to the descriptor,
@@ -57,11 +57,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gets_the_descriptor_cannot_cut_the_file_off() {
-        let path = std::env::temp_dir().join(format!("memlane-uncut-{}", std::process::id()));
+    fn who_gets_the_descriptor_cannot_truncate_the_file() {
+        let path = std::env::temp_dir().join(format!("memlane-untruncated-{}", std::process::id()));
         std::fs::write(&path, [7; 8192]).unwrap();
         let file = open(&path).unwrap();
-        let cut = rustix::fs::ftruncate(&file, 0);
+        let truncated = rustix::fs::ftruncate(&file, 0);
         rustix::io::pwrite(&file, b"x", 0).unwrap();
         // Its own is not taken from this thread.
         let own = std::fs::File::options().write(true).open(&path).unwrap();
@@ -69,7 +69,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let is_there = std::thread::spawn(|| give_up_truncating().is_ok()).join();
         match is_there.unwrap() {
-            true => assert_eq!(cut, Err(Errno::ACCESS)),
+            true => assert_eq!(truncated, Err(Errno::ACCESS)),
             false => eprintln!("SKIPPED: this kernel has no Landlock that knows truncation"),
         }
     }
