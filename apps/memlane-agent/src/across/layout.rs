@@ -217,4 +217,59 @@ mod tests {
             assert_eq!(held_by(nobody), None);
         }
     }
+
+    #[test]
+    fn the_page_about_regions_tells_the_real_offsets() {
+        use core::mem::offset_of;
+        let page = include_str!("../../../../docs/formats/ivshmem.md");
+        let tells = |row: String| assert!(page.lines().any(|line| line.starts_with(&row)), "{row}");
+        for (at, what) in [
+            (
+                PARTICIPANTS_AT,
+                format!("{MACHINES} × {} | machines", size_of::<Participant>()),
+            ),
+            (
+                EXTENTS_AT,
+                format!("{EXTENTS} × {} | extents", size_of::<Extent>()),
+            ),
+            (
+                RINGS_AT,
+                format!("{} × {} | rings", MACHINES * MACHINES, size_of::<Ring>()),
+            ),
+            (MEMORY_AT, "| memory".to_owned()),
+        ] {
+            tells(format!("| {at:#x} | {what}"));
+        }
+        for (at, len, field) in [
+            (offset_of!(Head, version), 8, "version"),
+            (offset_of!(Head, len), 8, "bytes of the region"),
+            (offset_of!(Participant, epoch), 8, "epoch"),
+            (offset_of!(Participant, heartbeat), 8, "heartbeat"),
+            (offset_of!(Participant, machine), 16, "which machine"),
+            (offset_of!(Participant, boot), 8, "which boot"),
+            (offset_of!(Participant, name), NAME_LEN, "its name"),
+            (offset_of!(Extent, receiver), 8, "receiver"),
+            (offset_of!(Extent, sender), 8, "sender"),
+            (offset_of!(Extent, bond), 8, "the receiver's name"),
+            (offset_of!(Extent, sender_bond), 8, "the sender's name"),
+            (
+                offset_of!(Extent, receiver_pid),
+                16,
+                "the receiving process",
+            ),
+            (offset_of!(Extent, sender_pid), 16, "the sending process"),
+        ] {
+            tells(format!("| {at} | {len} | {field}"));
+        }
+        for mebibytes in [16, 64, 256, 1024] {
+            let division = Division::of(mebibytes << 20).unwrap();
+            let size = match mebibytes {
+                1024 => "1 GiB".to_owned(),
+                some => format!("{some} MiB"),
+            };
+            let Division { ring_size, extents } = division;
+            let (ring, pairs) = (ring_size >> 10, extents / 2);
+            tells(format!("| {size} | {ring} KiB | {extents} | {pairs} |"));
+        }
+    }
 }
