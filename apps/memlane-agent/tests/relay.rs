@@ -323,6 +323,23 @@ fn two_ends_meet_within_some_milliseconds_and_messages_pass_in_order() {
 }
 
 #[test]
+fn an_end_that_waits_is_found_at_once_when_the_other_one_asks() {
+    for roles in [
+        [Role::Accepted, Role::Connected],
+        [Role::Connected, Role::Accepted],
+    ] {
+        let mut world = World::new(2);
+        let programs = [world.program(0), world.program(1)];
+        world.asks(programs[0], 640, roles[0], 0);
+        world.pass(100);
+        world.asks(programs[1], 640, roles[1], 0);
+        world.pass(5);
+        world.only(programs[0]);
+        world.only(programs[1]);
+    }
+}
+
+#[test]
 fn a_message_that_is_too_long_ends_its_channel() {
     let mut world = World::new(2);
     let (client, server) = (world.program(0), world.program(1));

@@ -177,7 +177,7 @@ pub struct Relay {
     next_channel: u64,
     next_look: Instant,
     next_burial: Instant,
-    /// An answer to one of our questions may come until then.
+    /// Something about one of our processes' questions may come until then.
     hopes: Instant,
     /// A message was taken or posted since the last turn …
     has_moved: bool,
@@ -259,31 +259,27 @@ impl Relay {
         let Some((_, is_roots)) = pairs.waiting(key, role) else {
             return;
         };
+        let places: Vec<usize> = self.who.living(now).map(|(place, _)| place).collect();
+        if places.is_empty() {
+            return;
+        }
+        // The other end asks at about the same time.
+        self.hopes = now + PATIENCE;
+        self.next_look = self.next_look.min(now + BUSY);
         match role {
             Role::Connected => {
-                let places: Vec<usize> = self.who.living(now).map(|(place, _)| place).collect();
-                if !places.is_empty() {
-                    self.hopes = now + PATIENCE;
-                    self.next_look = self.next_look.min(now + QUICK);
-                }
-                for place in places {
-                    let process = party.name;
-                    self.post(
-                        place,
-                        Mail::Ask {
-                            key,
-                            process,
-                            is_roots,
-                        },
-                    );
-                }
+                let ask = Mail::Ask {
+                    key,
+                    process: party.name,
+                    is_roots,
+                };
+                places
+                    .into_iter()
+                    .for_each(|place| self.post(place, ask.clone()));
             }
             Role::Accepted => {
-                if self
-                    .foreign
-                    .get(&key)
-                    .is_some_and(|asked| asked.until > now)
-                {
+                let asked = self.foreign.get(&key);
+                if asked.is_some_and(|asked| asked.until > now) {
                     self.find(key, party, pairs, now);
                 }
             }
