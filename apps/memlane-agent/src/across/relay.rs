@@ -265,7 +265,7 @@ impl Relay {
         }
         // The other end asks at about the same time.
         self.hopes = now + PATIENCE;
-        self.next_look = self.next_look.min(now + BUSY);
+        self.next_look = self.next_look.min(now + QUICK);
         match role {
             Role::Connected => {
                 let ask = Mail::Ask {
@@ -378,7 +378,15 @@ impl Relay {
             || !self.matches.is_empty()
             || self.hopes > now
             || self.outboxes.iter().any(|outbox| !outbox.is_empty());
-        let next = now + if is_busy { BUSY } else { IDLE };
+        if core::mem::take(&mut self.has_moved) {
+            self.moved = now;
+        }
+        let next = now
+            + match now.saturating_duration_since(self.moved) {
+                since if since < QUICK_FOR => QUICK,
+                since if is_busy || since < BUSY_FOR => BUSY,
+                _ => IDLE,
+            };
         self.next_look = if is_due {
             next
         } else {
@@ -471,6 +479,7 @@ impl Relay {
             let Some(words) = self.cursors[place].take(ring) else {
                 break;
             };
+            self.has_moved = true;
             self.hear(place, &words, runs, here);
         }
         let (to_other, to_us) = (self.region.ring(own, place), self.region.ring(place, own));

@@ -99,21 +99,22 @@ impl Agent {
 
     /// Tells programs what the other machines' agents have said.
     pub(super) fn act(&mut self) {
-        let acts = self.across.as_mut().map(Across::acts);
+        let acts = self.across.as_mut().map(|across| across.relay.acts());
         for act in acts.unwrap_or_default() {
-            match act {
-                Act::Refuse(asker, why) => self.refuse(asker, why),
-                Act::Introduce {
+            let rest = self.across.as_mut().and_then(|across| across.act(act));
+            match rest {
+                Some(Act::Refuse(asker, why)) => self.refuse(asker, why),
+                Some(Act::Introduce {
                     asker,
                     across,
                     channel,
                     bond,
                     line,
-                } => {
+                }) => {
                     let outcome = Outcome::Across(across);
                     self.introduce_across(asker, outcome, channel, line.then_some(bond));
                 }
-                Act::Deliver(..) | Act::EndChannel(_) | Act::EndLine(_) => {}
+                Some(Act::Deliver(..) | Act::EndChannel(_) | Act::EndLine(_)) | None => {}
             }
         }
     }

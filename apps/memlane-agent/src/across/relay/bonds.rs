@@ -1,6 +1,6 @@
 //! Bonds: how two processes come to share extents, and how they end it.
 
-use super::{Act, BUSY, Bond, Channel, HANDSHAKE, Party, Relay, Theirs};
+use super::{Act, Bond, Channel, HANDSHAKE, Party, QUICK, Relay, Theirs};
 use crate::across::extents::{self, Sender};
 use crate::across::layout::EXTENTS;
 use crate::across::mail::Side;
@@ -116,7 +116,7 @@ impl Relay {
             until: now + HANDSHAKE,
         };
         self.channels.insert(channel, open);
-        self.next_look = self.next_look.min(now + BUSY);
+        self.next_look = self.next_look.min(now + QUICK);
         self.tally.met += 1;
         self.acts.push(Act::Introduce {
             asker,

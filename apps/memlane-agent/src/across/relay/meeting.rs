@@ -1,7 +1,7 @@
 //! How two ends that have both asked come to meet.
 
 use super::bonds::side_of;
-use super::{Act, BUSY, Bond, FOREIGN, Foreign, Here, Match, Party, Relay};
+use super::{Act, Bond, FOREIGN, Foreign, Here, Match, Party, QUICK, Relay};
 use crate::across::mail::{Failure, Mail, Side};
 use crate::pairs::{Asker, Key, PATIENCE, Pairs};
 use memlane_socket::protocol::agent::{Refusal, Role};
@@ -95,7 +95,7 @@ impl Relay {
             until: now + PATIENCE,
         };
         self.matches.insert(channel, proposed);
-        self.next_look = self.next_look.min(now + BUSY);
+        self.next_look = self.next_look.min(now + QUICK);
         let found = Mail::Found {
             key,
             process: bond.party.name,
