@@ -2,8 +2,12 @@
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tonic::Status;
+
+/// How often somebody who waits looks again.
+const MOMENT: Duration = Duration::from_millis(5);
 
 /// What calls work on, by identifier.
 #[derive(Default)]
@@ -21,6 +25,17 @@ impl Busy {
             false => Err(Status::aborted(format!(
                 "another call works on {id} at this moment"
             ))),
+        }
+    }
+
+    /// The same for what others only do for a moment: it is waited for.
+    pub(crate) fn wait(&self, id: &str, patience: Duration) -> Result<Working<'_>, Status> {
+        let begin = Instant::now();
+        loop {
+            match self.begin(id) {
+                Err(_) if begin.elapsed() < patience => std::thread::sleep(MOMENT),
+                said => return said,
+            }
         }
     }
 
@@ -53,7 +68,9 @@ mod tests {
         let other = busy.begin("b").expect("nobody works on it");
         let error = busy.begin("a").err().expect("somebody works on it");
         assert_eq!(error.code(), tonic::Code::Aborted);
+        let brief = Duration::from_millis(20);
+        assert!(busy.wait("a", brief).is_err());
         drop((first, other));
-        assert!(busy.begin("a").is_ok());
+        assert!(busy.wait("a", brief).is_ok() && busy.begin("a").is_ok());
     }
 }

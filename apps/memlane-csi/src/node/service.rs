@@ -157,7 +157,7 @@ impl Called for Service {
     ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
         let request = request.into_inner();
         self.run("NodeExpandVolume", move |node| {
-            let capacity_bytes = super::signed(node.expand(&request)?);
+            let capacity_bytes = super::calls::signed(node.expand(&request)?);
             Ok(NodeExpandVolumeResponse { capacity_bytes })
         })
         .await

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tonic::{Code, Status};
 
-use super::{Client, Several, of_store};
+use super::{Client, Several, no_copies_of, nothing, of_store};
 use crate::capability::{Capability, Sharing};
 use crate::node::{NAME, SERVERS, servers_of};
 use crate::parameters;
@@ -215,7 +215,7 @@ impl Several {
         let said = said.map_err(|why| of_store(id.store(), why))?.into_inner();
         let volume = said.volume.unwrap_or_default();
         if volume.volume_id != id.to_string() {
-            return super::nothing(&id.to_string());
+            return nothing(&id.to_string());
         }
         let nodes = said.status.map(|status| status.published_node_ids);
         Ok(Found {
@@ -423,21 +423,8 @@ impl Several {
         id: &VolumeId,
         _request: &T,
     ) -> Result<R, Status> {
-        super::nothing(&id.to_string())
+        nothing(&id.to_string())
     }
-}
-
-/// The answer to whoever wants a snapshot or a clone of a mirrored volume.
-pub(super) fn no_copies_of() -> Status {
-    Status::invalid_argument(
-        "mirrored volumes have no snapshots and no clones, and begin empty: a store does not know whether its copy is up to date",
-    )
-}
-
-/// Whether this identifier is one that the orchestrator knows, not that of a second copy.
-pub(super) fn is_first_copy(text: &str) -> bool {
-    let id = VolumeId::parse(Kind::Volume, text).ok().flatten();
-    id.is_some_and(|id| id == id.whole())
 }
 
 fn pair(id: &VolumeId) -> Option<[String; 2]> {

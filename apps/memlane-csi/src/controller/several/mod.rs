@@ -17,7 +17,7 @@ use rustls::ClientConfig;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-use self::pages::Page;
+use self::pages::{Page, is_first_copy};
 use super::{health_is_asked_of_nodes, nothing_to_modify, offered};
 use crate::certificates::Certificates;
 use crate::metrics::Metrics;
@@ -125,7 +125,7 @@ impl Several {
     fn source(&self, kind: Kind, text: &str) -> Result<&str, Status> {
         match self.find(kind, text)? {
             Place::One(name, _) => Ok(name),
-            Place::Two(_) => Err(mirror::no_copies_of()),
+            Place::Two(_) => Err(no_copies_of()),
             Place::Nowhere => nothing(text),
         }
     }
@@ -257,7 +257,7 @@ impl Several {
                 entries: said
                     .entries
                     .into_iter()
-                    .filter(|entry| id(entry).is_some_and(|id| mirror::is_first_copy(&id)))
+                    .filter(|entry| id(entry).is_some_and(|id| is_first_copy(&id)))
                     .collect(),
             })
         };
@@ -364,6 +364,13 @@ macro_rules! forward {
         };
         $self.count($method, begin, result)
     }};
+}
+
+/// The answer to whoever wants a snapshot or a clone of a mirrored volume.
+fn no_copies_of() -> Status {
+    Status::invalid_argument(
+        "mirrored volumes have no snapshots and no clones, and begin empty: a store does not know whether its copy is up to date",
+    )
 }
 
 fn nothing<T>(id: &str) -> Result<T, Status> {

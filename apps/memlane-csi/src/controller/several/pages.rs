@@ -82,3 +82,9 @@ fn first_page(most: i32) -> Result<i32, Status> {
         _ => Err(Status::invalid_argument("max_entries is negative")),
     }
 }
+
+/// Whether this identifier is one that the orchestrator knows, not that of a second copy.
+pub(super) fn is_first_copy(text: &str) -> bool {
+    let id = VolumeId::parse(Kind::Volume, text).ok().flatten();
+    id.is_some_and(|id| id == id.whole())
+}

@@ -20,10 +20,11 @@ use tonic::Status;
 pub(super) use self::notes::Notes;
 use self::plan::{Refusal, Start, plan};
 use super::array::{Array, State};
+use super::format::{size, wait_for_size};
 use super::mapping::{Mapped, Wanted};
 use super::present::{Copy, Present};
 use super::superblock::Beginning;
-use super::{Node, Use, mounts, size, wait_for_size};
+use super::{Node, Use, mounts};
 use crate::fault::step;
 use crate::size::MIRROR;
 use crate::volume_id::VolumeId;
@@ -31,6 +32,8 @@ use crate::volume_id::VolumeId;
 /// How long the server of a copy may be away until the copy is given up. Restarted servers are back sooner. It is less than
 /// the time after which the copy's requests fail (`mapping::MIRRORED`), so that the other copy is told first.
 const AWAY: Duration = Duration::from_secs(3);
+/// How long a call waits for somebody who looks after the mirror: a mapping may take its time, and so may md.
+pub(super) const PATIENCE: Duration = Duration::from_secs(12);
 /// How often mirrors are looked after.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -175,7 +178,7 @@ impl Node {
         }
         for mut present in self.all_present()? {
             // A call works on it at this moment, and looks after it.
-            let Ok(_working) = self.busy.begin(&present.id.to_string()) else {
+            let Ok(_working) = self.busy.begin(&mended(&present.id.to_string())) else {
                 continue;
             };
             if let Some(array) = present.running().cloned() {
@@ -282,6 +285,11 @@ impl Node {
         }
         wait_for_size(&array.device, least)
     }
+}
+
+/// What is busy while the mirror of a volume is changed.
+pub(super) fn mended(named: &str) -> String {
+    format!("the mirror of {named}")
 }
 
 fn in_sync(array: &Array, copy: &Copy) -> bool {
