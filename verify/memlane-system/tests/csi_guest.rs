@@ -12,7 +12,7 @@ use memlane_system::csi;
 use memlane_system::harness::{TempDir, find_csi};
 
 /// Emulated, everything takes ten times as long.
-const LIMIT: Duration = Duration::from_secs(800);
+const LIMIT: Duration = Duration::from_secs(1200);
 
 /// There is no udev: LVM makes its device nodes itself.
 const LVM_CONF: &str = "activation { udev_sync = 0\n udev_rules = 0\n monitoring = 0 }\n\

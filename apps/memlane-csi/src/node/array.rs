@@ -140,6 +140,14 @@ impl Array {
         self.manage("--remove", member)
     }
 
+    /// Gives a member up, and takes it out.
+    pub(super) fn expel(&self, member: &Member) -> Result<(), Status> {
+        if member.state != State::Faulty {
+            self.fail(&member.path)?;
+        }
+        self.remove(&member.path)
+    }
+
     /// Takes a device back that was a member. Only what has changed since is copied.
     pub(super) fn add_again(&self, member: &Path) -> Result<(), Status> {
         self.manage("--re-add", member)

@@ -42,10 +42,19 @@ impl Node {
     pub(super) fn bring_mirror(&self, used: &Use) -> Result<PathBuf, Status> {
         self.notes.remember(&used.id, &used.wanted);
         let mut present = self.present(&used.id)?;
+        if present
+            .array
+            .as_ref()
+            .is_some_and(|array| is_taken(array, &present))
+        {
+            self.end_dead(&mut present)?;
+        }
         let away = self.map_copies(&mut present, &used.wanted);
         step("stage: copies mapped");
         present.look();
-        self.end_dead(&mut present)?;
+        if !has_copy(&present) {
+            self.end_dead(&mut present)?;
+        }
         let array = match present.running() {
             Some(array) => array.clone(),
             None => {
@@ -97,30 +106,22 @@ impl Node {
         self.memlane.find(&self.id, &copy.id)
     }
 
-    /// Takes a mapping that has failed out of the mirror, if it is in one, and ends it.
+    /// Takes a mapping that has failed out of the mirror, if it is in one that goes on, and ends it.
     fn leave(&self, copy: &VolumeId, mapped: &Mapped) -> Result<(), Status> {
         if let Some(device) = mounts::device_number(&mapped.shown_as)
             && let Some(array) = Array::find(&copy.identity(), &[device])
-            && array
-                .members
-                .iter()
-                .any(|one| one.device != Some(device) && one.state == State::InSync)
-            && array.member(device).is_some()
+            && let Some(member) = array.member(device)
         {
-            array.fail(&mapped.shown_as)?;
-            array.remove(&mapped.shown_as)?;
+            array.expel(member)?;
         }
         self.memlane.unmap(mapped, true)
     }
 
-    /// Ends a mirror of which no mapping is left that works.
+    /// Ends a mirror that has no copy any more.
     fn end_dead(&self, present: &mut Present) -> Result<(), Status> {
         let Some(array) = &present.array else {
             return Ok(());
         };
-        if array.runs && present.copies.iter().any(|copy| in_sync(array, copy)) {
-            return Ok(());
-        }
         if let Some(device) = mounts::device_number(&array.device) {
             for mount in mounts::of_device(device)? {
                 mounts::unmount_dead(&mount.point)?;
@@ -192,6 +193,9 @@ impl Node {
 
     /// Maps a copy of a mirror that runs, if no process shows it, or if its store had given it to nobody.
     fn map_again(&self, present: &mut Present) {
+        if !has_copy(present) {
+            return;
+        }
         for copy in &mut present.copies {
             let ends = copy.mapped.as_ref().is_none_or(Mapped::is_over);
             if !ends || !self.notes.may_try(&copy.id) {
@@ -229,7 +233,7 @@ impl Node {
 
     /// Takes into the mirror what belongs there, and out of it what has ended. What cannot be done now is tried again.
     fn mend(&self, present: &Present, array: &Array) {
-        if !present.copies.iter().any(|copy| in_sync(array, copy)) {
+        if !has_copy(present) {
             return;
         }
         let known: Vec<u64> = present.devices();
@@ -239,8 +243,7 @@ impl Node {
             .filter(|one| one.device.is_none_or(|device| !known.contains(&device)));
         for member in strangers {
             // Its mapping was killed, and another device has taken its place.
-            let _ = array.fail(&member.path);
-            let _ = array.remove(&member.path);
+            let _ = array.expel(member);
         }
         for copy in &present.copies {
             let Some(mapped) = copy.mapped.as_ref() else {
@@ -296,6 +299,26 @@ fn in_sync(array: &Array, copy: &Copy) -> bool {
     let member = copy.device().and_then(|device| array.member(device));
     let is_over = copy.mapped.as_ref().is_none_or(Mapped::is_over);
     !is_over && member.is_some_and(|one| one.state == State::InSync)
+}
+
+/// Whether the mirror runs, with a copy that may still be used.
+fn has_copy(present: &Present) -> bool {
+    let array = present.running();
+    array.is_some_and(|array| present.copies.iter().any(|copy| in_sync(array, copy)))
+}
+
+/// Whether all that is left of a mirror was taken from this node. (A mapping that was killed may be resumed.)
+fn is_taken(array: &Array, present: &Present) -> bool {
+    let is_over = |device: Option<u64>| {
+        let copy = present.copies.iter().find(|copy| copy.device() == device);
+        copy.and_then(|copy| copy.mapped.as_ref())
+            .is_some_and(Mapped::is_over)
+    };
+    let mut left = array
+        .members
+        .iter()
+        .filter(|one| one.state == State::InSync);
+    left.all(|one| one.device.is_some() && is_over(one.device))
 }
 
 fn no_mirror(id: &VolumeId) -> Status {
