@@ -40,6 +40,7 @@ echo all is well
 /// Tests of mirrored volumes, whose console tells how each one ended.
 const MIRRORS: &str = r"
 export PATH=/usr/sbin:/usr/bin:/bin MEMLANE_BIN=/usr/bin/memlane
+mkdir -p /etc /run
 ln -s /proc/self/mounts /etc/mtab
 ip link set lo up
 /usr/bin/mirrors --test-threads=1

@@ -57,22 +57,29 @@ impl Node {
         }
         let array = match present.running() {
             Some(array) => array.clone(),
-            None => {
-                let started = start(&present, &away);
-                if started.is_err() {
-                    present.look();
-                    if let Some(half) = present.array.as_ref().filter(|array| !array.runs) {
-                        half.stop()?;
-                    }
-                    // Whoever else assembles what he sees on this node must not find one copy alone.
-                    self.unmap_copies(&present)?;
+            None => match start(&present, away) {
+                Ok(array) => array,
+                Err(why) => {
+                    self.end_attempt(&mut present)?;
+                    return Err(why);
                 }
-                started?
-            }
+            },
         };
         step("stage: mirror started");
         self.mend(&present, &array);
         Ok(array.device)
+    }
+
+    /// Leaves no copy mapped that could not be started: whoever else assembles what he sees on this node must not find it.
+    fn end_attempt(&self, present: &mut Present) -> Result<(), Status> {
+        present.look();
+        match &present.array {
+            // Somebody else was faster, with both.
+            Some(array) if array.runs => return Ok(()),
+            Some(half) => half.stop()?,
+            None => {}
+        }
+        self.unmap_copies(present)
     }
 
     /// Maps what can be mapped. Returns why the others cannot.
@@ -177,11 +184,14 @@ impl Node {
         if !Array::is_any() {
             return Ok(());
         }
-        for mut present in self.all_present()? {
+        let all = self.all_present()?.into_iter();
+        for seen in all.filter(|seen| seen.running().is_some()) {
             // A call works on it at this moment, and looks after it.
-            let Ok(_working) = self.busy.begin(&mended(&present.id.to_string())) else {
+            let Ok(_working) = self.busy.begin(&mended(&seen.id.to_string())) else {
                 continue;
             };
+            // A call may have ended it before.
+            let mut present = self.present(&seen.id)?;
             if let Some(array) = present.running().cloned() {
                 self.give_up(&present, &array);
                 self.map_again(&mut present);
@@ -328,18 +338,17 @@ fn no_mirror(id: &VolumeId) -> Status {
 }
 
 /// Starts the mirror of the copies that are mapped. `away` says why others are not.
-fn start(present: &Present, away: &[Status]) -> Result<Array, Status> {
+fn start(present: &Present, mut away: Vec<Status>) -> Result<Array, Status> {
     let id = &present.id;
     let uuid = id.identity();
     let mut found = Vec::new();
     for copy in &present.copies {
-        found.push(match &copy.mapped {
-            Some(mapped) => Some(beginning(&mapped.shown_as, &uuid)?),
-            None => None,
-        });
+        let read = copy.path().map(|device| beginning(device, &uuid));
+        // A copy that cannot be read is away, too.
+        found.push(read.and_then(|read| read.map_err(|why| away.push(why)).ok()));
     }
     let devices: Vec<&Path> = present.copies.iter().filter_map(Copy::path).collect();
-    let wanted = plan(&found).map_err(|why| refused(id, why, away))?;
+    let wanted = plan(&found).map_err(|why| refused(id, why, &away))?;
     match wanted {
         Start::New => {
             Array::create(&uuid, &devices)?;
