@@ -310,6 +310,7 @@ async fn writes_go_on_without_a_server_that_is_silent_and_only_what_changed_is_c
     };
     assert_eq!((copies("in_sync"), copies("wanted")), (Some(2), Some(2)));
 
+    let device = pair.device_of("n1@b@a");
     pair.b.server.signal("STOP");
     let slowest = content.change(3);
     eprintln!("the slowest write took {slowest:?}");
@@ -321,13 +322,13 @@ async fn writes_go_on_without_a_server_that_is_silent_and_only_what_changed_is_c
     pair.waits_for(&life, Some("CopyMissing")).await;
     assert_eq!(copies("in_sync"), Some(1));
 
-    let device = pair.device_of("n1@b@a");
     let before = written(&device);
     pair.b.server.signal("CONT");
     content.change(50);
     pair.waits_for(&life, None).await;
     assert_eq!(copies("in_sync"), Some(2));
-    let copied = written(&device) - before;
+    let again = pair.device_of("n1@b@a");
+    let copied = written(&again) - if again == device { before } else { 0 };
     eprintln!("{copied} bytes were copied");
     assert!(
         (1..24 << 20).contains(&copied),
@@ -457,11 +458,7 @@ async fn a_plugin_that_is_killed_while_a_copy_is_away_looks_after_the_mirror_whe
     pair.b.server.signal("STOP");
     let begin = Instant::now();
     write(&file, "bytes");
-    assert!(
-        begin.elapsed() < Duration::from_secs(30),
-        "{:?}",
-        begin.elapsed()
-    );
+    assert!(begin.elapsed() < LIMIT, "{:?}", begin.elapsed());
     pair.plug_in(&[]).await;
     pair.waits_for(&life, Some("CopyMissing")).await;
     pair.b.server.signal("CONT");

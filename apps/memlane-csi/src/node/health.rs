@@ -206,7 +206,10 @@ fn of_mirror(copies: Vec<(&Copy, Option<Trouble>, Vec<Trouble>)>) -> (Vec<Troubl
     let in_sync = u32::try_from(good.count()).unwrap_or(0);
     let mut found: Vec<Trouble> = Vec::new();
     for (copy, behind, own) in copies {
-        for trouble in own.into_iter().chain(behind) {
+        // The mirror has more to say of a copy that is not mapped.
+        let own = own.into_iter();
+        let own = own.filter(|one| in_sync == 0 || one.reason != Reason::NotMapped);
+        for trouble in own.chain(behind) {
             let inaccessible = in_sync == 0 && trouble.inaccessible;
             let message = format!("copy in store {}: {}", copy.id.store(), trouble.message);
             // The orchestrator wants each reason once.

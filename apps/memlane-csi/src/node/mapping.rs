@@ -24,8 +24,8 @@ pub fn servers_of(store: &str) -> String {
 /// In the publish context: what the volume is called in the node's session.
 pub const NAME: &str = "memlane.dev/name";
 
-/// How a copy of a mirrored volume is mapped: requests to a lost server fail soon, so that the other copy goes on.
-const MIRRORED: [&str; 4] = ["--on-disconnect", "queue:6s", "--wait", "5s"];
+/// How a copy of a mirrored volume is mapped: the other one may be there while this server is away.
+const MIRRORED: [&str; 2] = ["--wait", "5s"];
 
 /// How long a device may take to appear.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ mod plan;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tonic::Status;
 
@@ -29,9 +29,10 @@ use crate::fault::step;
 use crate::size::MIRROR;
 use crate::volume_id::VolumeId;
 
-/// How long the server of a copy may be away until the copy is given up. Restarted servers are back sooner. It is less than
-/// the time after which the copy's requests fail (`mapping::MIRRORED`), so that the other copy is told first.
+/// How long the server of a copy may be away until the copy is given up. Restarted servers are back sooner.
 const AWAY: Duration = Duration::from_secs(3);
+/// How long md may take to give a copy up: it may itself wait for the server.
+const MOMENT: Duration = Duration::from_secs(1);
 /// How long a call waits for somebody who looks after the mirror: a mapping may take its time, and so may md.
 pub(super) const PATIENCE: Duration = Duration::from_secs(12);
 /// How often mirrors are looked after.
@@ -231,14 +232,37 @@ impl Node {
         }
         for copy in lost {
             let since = self.notes.away(&copy.id, true);
-            if let Some(mapped) = copy
-                .mapped
-                .as_ref()
-                .filter(|_| since >= AWAY && !good.is_empty())
+            if let Some(mapped) = copy.mapped.as_ref()
+                && since >= AWAY
+                && !good.is_empty()
             {
-                self.say(&copy.id, array.fail(&mapped.shown_as));
+                self.say(&copy.id, self.drop_copy(array, copy, mapped));
             }
         }
+    }
+
+    /// Has md give a copy up, and only then fails what still waits for its server, by ending the mapping. The copy is mapped
+    /// again when the server is back.
+    fn drop_copy(&self, array: &Array, copy: &Copy, mapped: &Mapped) -> Result<(), Status> {
+        let device = mapped.shown_as.as_path();
+        std::thread::scope(|scope| {
+            let failing = scope.spawn(|| array.fail(device));
+            let begin = Instant::now();
+            while !failing.is_finished() && begin.elapsed() < MOMENT {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            // A plugin that was started again does not know yet how to map the copy: its requests fail by themselves.
+            let ends = self.notes.wanted(&copy.id).is_some();
+            let ended = if ends {
+                self.memlane.unmap(mapped, true)
+            } else {
+                Ok(())
+            };
+            let failed = failing.join();
+            failed.unwrap_or_else(|_| Err(Status::internal("mdadm was not run")))?;
+            ended?;
+            if ends { array.remove(device) } else { Ok(()) }
+        })
     }
 
     /// Takes into the mirror what belongs there, and out of it what has ended. What cannot be done now is tried again.

@@ -8,7 +8,7 @@ use super::super::mapping::Wanted;
 use crate::volume_id::VolumeId;
 
 /// How long after a copy could not be taken back that is tried again.
-const AGAIN: Duration = Duration::from_secs(20);
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// What helps to look after mirrors: since when copies are not what they should be, and how they are mapped.
 #[derive(Default)]
