@@ -43,17 +43,17 @@ impl Node {
     pub(super) fn bring_mirror(&self, used: &Use) -> Result<PathBuf, Status> {
         self.notes.remember(&used.id, &used.wanted);
         let mut present = self.present(&used.id)?;
-        if present
-            .array
-            .as_ref()
-            .is_some_and(|array| is_taken(array, &present))
-        {
+        if is_taken(&present) {
             self.end_dead(&mut present)?;
         }
         let away = self.map_copies(&mut present, &used.wanted);
         step("stage: copies mapped");
         present.look();
         if !has_copy(&present) {
+            // A copy whose server is away may be resumed later, with what waits for it.
+            if let Some(why) = away.first().filter(|_| present.running().is_some()) {
+                return Err(why.clone());
+            }
             self.end_dead(&mut present)?;
         }
         let array = match present.running() {
@@ -342,7 +342,10 @@ fn has_copy(present: &Present) -> bool {
 }
 
 /// Whether all that is left of a mirror was taken from this node. (A mapping that was killed may be resumed.)
-fn is_taken(array: &Array, present: &Present) -> bool {
+fn is_taken(present: &Present) -> bool {
+    let Some(array) = &present.array else {
+        return false;
+    };
     let is_over = |device: Option<u64>| {
         let copy = present.copies.iter().find(|copy| copy.device() == device);
         copy.and_then(|copy| copy.mapped.as_ref())
