@@ -1,4 +1,4 @@
-//! Checks JSON documents by shape, and Prometheus pages by grammar.
+//! Checks JSON documents by shape, and Prometheus pages by grammar; reads commands in guides.
 //!
 //! A document may gain fields. A field in `tests/shapes/` may neither disappear nor change its type unless the number
 //! in `schema` changes. `MEMLANE_WRITE_SHAPES=1` rewrites the files.
@@ -178,4 +178,36 @@ fn quoted(text: &str) -> Option<&str> {
         }
     }
     None
+}
+
+// ---- Guides -----------------------------------------------------------------
+
+/// A block of code in a guide.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// The heading above it, without its marks.
+    pub section: String,
+    /// Its language; empty, if it has commands for a shell.
+    pub language: String,
+    /// Its lines.
+    pub text: String,
+}
+
+/// The blocks of code of a guide, in its order.
+pub fn blocks(guide: &str) -> Vec<Block> {
+    let (mut section, mut found) = (String::new(), Vec::new());
+    let mut lines = guide.lines();
+    while let Some(line) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let inside = lines.by_ref().take_while(|line| *line != "```");
+            found.push(Block {
+                section: section.clone(),
+                language: language.to_owned(),
+                text: inside.map(|line| format!("{line}\n")).collect(),
+            });
+        } else if line.starts_with('#') {
+            section = line.trim_start_matches(['#', ' ']).to_owned();
+        }
+    }
+    found
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use memlane_system::blocks::authority::Authority;
 use memlane_system::blocks::skip;
 use memlane_system::cluster::{
-    CONTROL_PLANE, ControlPlane, Image, Installed, NODE, NODE_NAME, Node, SIDECARS, has,
+    CONTROL_PLANE, ControlPlane, Image, Installed, NODE, NODE_NAME, Node, SIDECARS, bring_sidecars,
+    has, sidecar_settings,
 };
 use memlane_system::containers::root::{Root, found};
 use memlane_system::csi;
@@ -29,17 +30,7 @@ fn cluster() -> Option<Installed> {
         return None;
     }
     let node = Node::start("claims");
-    for sidecar in SIDECARS {
-        let root = Root::new(&node.folder().join(sidecar));
-        root.put(&memlane_system::cluster::program(sidecar));
-        let (name, program) = (sidecar_image(sidecar), format!("/bin/{sidecar}"));
-        let image = Image {
-            name: &name,
-            command: &[&program],
-            ..Image::default()
-        };
-        node.import(&root, image);
-    }
+    bring_sidecars(&node);
     let root = Root::new(&node.folder().join("shell"));
     for program in ["sh", "sha256sum", "head", "df", "tail", "sync", "sleep"] {
         root.put(&found(program));
@@ -52,10 +43,6 @@ fn cluster() -> Option<Installed> {
     Some(Installed::prepared(node))
 }
 
-fn sidecar_image(name: &str) -> String {
-    format!("localhost/{name}:test")
-}
-
 /// A storage node: its name, its address, and more settings of it.
 type Store<'a> = (&'a str, &'a str, &'a [&'a str]);
 
@@ -66,14 +53,9 @@ fn install(installed: &Installed, stores: &[Store<'_>], more: &[&str]) {
         // There is no systemd here that would keep mappings.
         "volumes.onHost=false".to_owned(),
         "volumes.clientTlsSecret=memlane-node-tls".to_owned(),
-        format!(
-            "volumes.provisionerImage={}",
-            sidecar_image("csi-provisioner")
-        ),
-        format!("volumes.attacherImage={}", sidecar_image("csi-attacher")),
-        format!("volumes.resizerImage={}", sidecar_image("csi-resizer")),
         "volumes.parameters.csi\\.storage\\.k8s\\.io/fstype=xfs".to_owned(),
     ];
+    settings.extend(sidecar_settings());
     for (number, (name, address, about)) in stores.iter().enumerate() {
         let own = [
             format!("name={name}"),

@@ -41,13 +41,22 @@ impl Installed {
         installed
     }
 
+    /// A cluster that has memlane's image, as if it came from a registry, and nothing else of it.
+    ///
+    /// # Panics
+    /// If containerd does not take it.
+    pub fn with_image(node: Node) -> Installed {
+        let installed = Installed { node };
+        installed.bring_image();
+        installed
+    }
+
     /// A cluster that has memlane's image and its namespace, and nothing of it runs.
     ///
     /// # Panics
     /// If one of them is not taken.
     pub fn prepared(node: Node) -> Installed {
-        let installed = Installed { node };
-        installed.bring_image();
+        let installed = Installed::with_image(node);
         let plane = installed.node.plane();
         plane.say(&["create", "namespace", "memlane"]);
         let privileged = "pod-security.kubernetes.io/enforce=privileged";
@@ -74,10 +83,10 @@ impl Installed {
         &mut self.node
     }
 
-    /// A command of helm about this installation: `install`, `upgrade`.
-    pub fn helm(&self, verb: &str, settings: &[&str]) -> Command {
+    /// Settings of the chart that this node needs: its image, and where it has its folders.
+    pub fn own_settings(&self) -> Vec<String> {
         let folder = |name: &str| self.node.folder().join(name).display().to_string();
-        let own = [
+        vec![
             format!("image.repository={IMAGE}"),
             "image.pullPolicy=Never".to_owned(),
             format!("node.kubeletDir={}", self.node.kubelet_folder().display()),
@@ -85,7 +94,13 @@ impl Installed {
             format!("node.runDir={}", folder("run")),
             format!("node.containerdDir={}", folder("containerd-state")),
             format!("node.nriDir={}", self.node.nri_folder().display()),
-        ];
+        ]
+    }
+
+    /// A command of helm about this installation: `install`, `upgrade`.
+    pub fn helm(&self, verb: &str, settings: &[&str]) -> Command {
+        let folder = |name: &str| self.node.folder().join(name).display().to_string();
+        let own = self.own_settings();
         let mut command = Command::new(program("helm"));
         command.arg("--kubeconfig").arg(self.node.plane().admin());
         command.env("HELM_CACHE_HOME", folder("helm"));
@@ -225,7 +240,7 @@ impl Installed {
 }
 
 /// What volumes are made and mounted with.
-const TOOLS: [&str; 12] = [
+const TOOLS: [&str; 13] = [
     "install",
     "mount",
     "umount",
@@ -234,6 +249,7 @@ const TOOLS: [&str; 12] = [
     "fusermount3",
     "mkfs.ext4",
     "fsck.ext4",
+    "dumpe2fs",
     "resize2fs",
     "mkfs.xfs",
     "xfs_growfs",

@@ -9,6 +9,7 @@ mod control_plane;
 mod image;
 mod installed;
 mod node;
+mod sidecars;
 mod webhook;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ pub use control_plane::{ControlPlane, Token};
 pub use image::Image;
 pub use installed::Installed;
 pub use node::Node;
+pub use sidecars::{bring_sidecars, sidecar_settings};
 pub use webhook::{Replica, Webhook, manifest};
 
 /// What a control plane consists of.
