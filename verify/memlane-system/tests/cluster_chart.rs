@@ -156,6 +156,10 @@ fn each_store_has_its_own_server_and_the_controller_asks_all_of_them() {
     ] {
         assert!(two.contains(flag), "{flag}\n{two}");
     }
+    // The plugin takes volumes from lost nodes by its server's name.
+    for flag in ["--name=memlane-store-s2", "--server=memlane-store-s2"] {
+        assert!(two.contains(flag), "{flag}\n{two}");
+    }
     // A volume's identifier has the store's name, so a second store changes nothing for those that exist.
     assert!(two.contains("--store-name=s1"));
 }

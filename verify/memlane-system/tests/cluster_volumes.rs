@@ -313,9 +313,18 @@ fn of_several_stores_the_one_at_the_place_of_the_pod_gets_the_volume() {
     assert_eq!(runs(plane, "reader", READ), sum);
     let number = |store| volumes(&installed, store);
     assert_eq!((number("s1"), number("s2")), (1, 0));
+    both_stores_run_on(plane);
     let place = "jsonpath={.items[0].spec.nodeAffinity.required.nodeSelectorTerms[0].matchExpressions[0].values[0]}";
     let place = plane.say(&["get", "persistentvolumes", "-o", place]);
     assert_eq!(place, "a");
     release(plane);
     assert_eq!((number("s1"), number("s2")), (0, 0));
+}
+
+/// Nothing of one store is in the way of another one on the same machine.
+fn both_stores_run_on(plane: &ControlPlane) {
+    let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
+    let stores = ["-l", "app.kubernetes.io/name=memlane-store", "-o", restarts];
+    let said = plane.say(&[&["get", "pods", "-n", "memlane"], &stores[..]].concat());
+    assert_eq!(said, "0 0 0 0");
 }
