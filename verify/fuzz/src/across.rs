@@ -28,7 +28,7 @@ pub fn region(bytes: &[u8]) -> bool {
         return false; // no memory
     };
     let mut scribbles = bytes.chunks_exact(SCRIBBLE);
-    world.pass(150, &mut scribbles);
+    world.pass(300, &mut scribbles);
     world.ask();
     world.pass(1_200, &mut scribbles);
     assert_eq!(world.answers, 2, "both ends are answered");
@@ -204,7 +204,7 @@ pub(crate) fn scribbles() -> Vec<(&'static str, Vec<u8>)> {
     };
     let later = |scribbles: &[Vec<u8>]| {
         let quiet = scribble(5, 0x10_0000, 0);
-        [vec![quiet; 32].concat(), scribbles.concat()].concat()
+        [vec![quiet; 64].concat(), scribbles.concat()].concat()
     };
     vec![
         ("nothing", Vec::new()),
