@@ -3,11 +3,15 @@
 //! Needs root for the namespaces that stand in for machines, and CAP_BPF and CAP_PERFMON for the agents.
 
 use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
-use memlane_system::containers::{Between, Machines};
+use memlane_system::containers::{Agent, Between, Machines};
+use memlane_system::harness::Built;
 use memlane_system::pair::Pair;
+use memlane_system::real::script;
 
 /// Bytes of a region.
 const REGION: u64 = 64 << 20;
@@ -64,6 +68,77 @@ fn an_agent_that_is_killed_costs_nothing_and_the_next_one_introduces_again() {
     }
     opens(&mut machines.pair());
     before.flood(4 << 20);
+}
+
+/// One of the two programs of `parting.py`, with memlane, on its machine.
+struct Half {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Half {
+    fn start(machines: &Machines, namespace: &str, domain: &str, role: &str) -> Half {
+        let memlane = Built::find()
+            .memlane
+            .expect("`cargo build --release` first");
+        let mut command = machines.networks.command(namespace, "setsid");
+        command.arg(memlane);
+        command.args([
+            "run",
+            "--upgrade",
+            "eager",
+            "--domain",
+            domain,
+            "--",
+            "python3",
+        ]);
+        command.arg(script("parting.py"));
+        command.args([role, machines.networks.server_address(), "4242"]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let answers = BufReader::new(child.stdout.take().expect("piped"));
+        Half { child, answers }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("it speaks");
+        line
+    }
+
+    fn goes_on(&mut self) {
+        let mut orders = self.child.stdin.take().expect("piped");
+        writeln!(orders, "go on").expect("it hears");
+    }
+}
+
+/// A server's child goes on with a connection that its parent had. What the two processes share with the other machine is not given
+/// to others as long as the child lives.
+#[test]
+fn memory_that_a_child_has_inherited_serves_nobody_else() {
+    let Some(machines) = Machines::new("child-goes-on", Between::Cable, REGION) else {
+        return;
+    };
+    let [at_client, at_server] = machines.agents.each_ref().map(Agent::directory);
+    let networks = &machines.networks;
+    let mut server = Half::start(&machines, networks.server(), &at_server, "server");
+    std::thread::sleep(Duration::from_millis(500));
+    let mut client = Half::start(&machines, networks.client(), &at_client, "client");
+    assert_eq!(client.line(), "waits\n");
+    server.child.wait().expect("the parent ends");
+    // Time for the agents to notice, and others who take all memory that there is.
+    std::thread::sleep(Duration::from_millis(1500));
+    let mut others: Vec<Pair> = (0..4).map(|_| machines.pair()).collect();
+    others.iter_mut().for_each(opens);
+    server.goes_on();
+    client.goes_on();
+    let sent = client.line();
+    assert!(sent.starts_with("done "), "{sent:?}");
+    assert_eq!(server.line(), sent);
+    client.child.wait().expect("it ends");
 }
 
 /// A third machine of the domain writes nonsense over the whole region, again and again. It can spoil what is in the rings, for

@@ -3,7 +3,7 @@
 use crate::state::conn::Handshake;
 use crate::state::process::{
     PROCESS, close_hidden, config, each_ep, for_live, forget_all_fds, has_tables, is_borrowed,
-    make_stats_page, memory, new_shared_states_for_child,
+    keep_agent, make_stats_page, memory, new_shared_states_for_child,
 };
 use crate::state::sets;
 use crate::state::thread;
@@ -73,6 +73,9 @@ pub fn after_fork_child() {
     PROCESS.group_lock.reset();
     PROCESS.mail_lock.reset();
     PROCESS.pool_lock.reset();
+    if crate::protocol::group::shares_with_machines() {
+        keep_agent(PROCESS.agent.load(Ordering::Relaxed));
+    }
     crate::protocol::group::forget_all();
     crate::state::foreign::forget_all();
     crate::state::uring::forget_all();

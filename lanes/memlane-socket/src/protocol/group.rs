@@ -16,7 +16,7 @@
 mod across;
 mod line;
 
-pub use across::{decline, is_across, meet};
+pub use across::{decline, is_across, meet, shares_with_machines};
 pub use line::{Line, Owed, any_speaks, lines_with_news};
 
 use crate::config::RING_OF_MANY;

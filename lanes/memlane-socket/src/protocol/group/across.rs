@@ -25,6 +25,14 @@ pub fn is_across(locked: &mut Locked<'_>, group: u32) -> bool {
     locked.groups()[group as usize].across.is_some()
 }
 
+/// Has this process memory that it shares with another machine? In the child of a fork, which has one thread, before it forgets
+/// its parent's groups.
+pub fn shares_with_machines() -> bool {
+    // SAFETY: the child has one thread, and nobody holds the lock.
+    let groups = unsafe { &*super::TABLES.groups.get() };
+    groups.iter().any(|group| group.across.is_some())
+}
+
 /// Notes what the agent says of a process on another machine: maps the two chunks, unless they are mapped. `line`: one end of
 /// a life line to that process.
 pub fn meet(
