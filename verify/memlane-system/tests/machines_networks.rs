@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use memlane_system::containers::{Agent, Between, Machines};
@@ -73,6 +73,8 @@ fn an_agent_that_is_killed_costs_nothing_and_the_next_one_introduces_again() {
 /// One of the two programs of `parting.py`, with memlane, on its machine.
 struct Half {
     child: Child,
+    /// Not the child's: it would be closed by who waits for the parent.
+    orders: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
@@ -100,7 +102,12 @@ impl Half {
             .spawn()
             .expect("it starts");
         let answers = BufReader::new(child.stdout.take().expect("piped"));
-        Half { child, answers }
+        let orders = child.stdin.take().expect("piped");
+        Half {
+            child,
+            orders,
+            answers,
+        }
     }
 
     fn line(&mut self) -> String {
@@ -110,8 +117,7 @@ impl Half {
     }
 
     fn goes_on(&mut self) {
-        let mut orders = self.child.stdin.take().expect("piped");
-        writeln!(orders, "go on").expect("it hears");
+        writeln!(self.orders, "go on").expect("it hears");
     }
 }
 

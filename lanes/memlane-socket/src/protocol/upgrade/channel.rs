@@ -1,9 +1,9 @@
 //! The channel that the agent has made for one connection, and what is said over it.
 
 use super::messages::{Sent, To, own_message, send, stop_waiting};
-use super::{accepted, answer, came, confirmed, introduction, mail, proposed, refuse};
+use super::{accepted, across, answer, came, confirmed, introduction, mail, proposed, refuse};
 use crate::faults::{self, Step};
-use crate::protocol::agent::{Across, Answer, Outcome, Refusal};
+use crate::protocol::agent::{Answer, Outcome, Refusal};
 use crate::protocol::group;
 use crate::protocol::wire::{self, Message, MessageKind};
 use crate::state::conn::{Handshake, Role, Stage};
@@ -30,11 +30,8 @@ pub(super) fn drain() {
 }
 
 fn answered(answer: &Answer, mut got: Received) {
-    let taken = take(answer, &mut got);
-    if let (Outcome::Across(told), false) = (&answer.outcome, taken)
-        && let Some(mut locked) = group::lock()
-    {
-        group::decline(&mut locked, told);
+    if !take(answer, &mut got) {
+        across::missed(&answer.outcome);
     }
 }
 
@@ -53,7 +50,7 @@ fn take(answer: &Answer, got: &mut Received) -> bool {
     }
     let done = match (answer.outcome, got.fds[0].take()) {
         (Outcome::Meet { peer }, Some(end)) => met(&conn, hs, peer, end),
-        (Outcome::Across(told), Some(end)) => met_across(&told, got).and_then(|()| {
+        (Outcome::Across(told), Some(end)) => across::met(&told, got).and_then(|()| {
             hs.is_across = true;
             met(&conn, hs, told.peer, end)
         }),
@@ -78,18 +75,6 @@ fn take(answer: &Answer, got: &mut Received) -> bool {
     };
     conn.hs_due.store(due, Ordering::Relaxed);
     true
-}
-
-/// The other end is on another machine: maps what the two processes share. Behind the channel come the region and perhaps a
-/// life line.
-fn met_across(told: &Across, got: &mut Received) -> Result<(), Reason> {
-    let region = got.fds[1].take().ok_or(Reason::AGENT)?;
-    let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
-    let met = group::meet(&mut locked, told, &region, got.fds[2].take());
-    if met.is_err() {
-        group::decline(&mut locked, told);
-    }
-    met
 }
 
 /// The channel to the other end is there.

@@ -24,6 +24,7 @@
     clippy::cast_sign_loss
 )]
 
+mod across;
 mod channel;
 mod introduction;
 mod look;
