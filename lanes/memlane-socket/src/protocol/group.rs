@@ -337,14 +337,17 @@ fn is_gone(g: &Group) -> bool {
     g.pid <= 0 || !proc::alive(g.pid)
 }
 
+/// Has a group been without connections for a second? A thread that has just ended the last one may still be reading a board.
+fn is_over(g: &Group, now: u64) -> bool {
+    g.conns == 0 && now.saturating_sub(g.idle_since) > 1_000_000_000
+}
+
 /// Forgets groups whose process is gone and that have no connections any more.
 fn sweep(locked: &mut Locked<'_>) {
     let now = time::now_ns();
     for i in 0..GROUPS {
         let g = &locked.groups()[i];
-        // Wait one more second: another thread may still be reading a board.
-        let over = g.gid != 0 && g.conns == 0 && now.saturating_sub(g.idle_since) > 1_000_000_000;
-        if over && is_gone(g) {
+        if g.gid != 0 && is_over(g, now) && is_gone(g) {
             drop_group(locked, i as u32);
         }
     }

@@ -4,7 +4,7 @@
 //! Such a chunk has no file of its own, no bell, and no futex wakes its sleepers: a receiver that sleeps parks, and the next
 //! bytes come by TCP. Each direction has one chunk, so two processes have [`SLOTS`](memlane_core::layout::SLOTS) lanes at most.
 
-use super::{BY_AGENT, drop_group, find, free_chunk, is_ours_to_read, keep_life_line};
+use super::{BY_AGENT, drop_group, find, free_chunk, is_ours_to_read, is_over, keep_life_line};
 use super::{Locked, NOT_TOLD, OwnChunk, PeerChunk, PeerDmb};
 use super::{show_chunk, write_header};
 use crate::faults::{self, Step};
@@ -18,7 +18,7 @@ use memlane_core::layout::{self, ChunkHeader, ring_size_ok};
 use memlane_core::reason::Reason;
 use memlane_core::region::Region;
 use memlane_sys::fd::Fd;
-use memlane_sys::{mem, sock};
+use memlane_sys::{mem, sock, time};
 
 /// Does the process of this group run on another machine?
 pub fn is_across(locked: &mut Locked<'_>, group: u32) -> bool {
@@ -49,7 +49,9 @@ pub fn meet(
     match known {
         Some(known) if is_same(&known) => {}
         // The agents have allotted other memory since. What is in use stays in use; nothing new begins there.
-        Some(_) if locked.groups()[group as usize].conns > 0 => return Err(Reason::AGENT),
+        Some(_) if !is_over(&locked.groups()[group as usize], time::now_ns()) => {
+            return Err(Reason::AGENT);
+        }
         Some(_) => {
             drop_group(locked, group);
             return meet(locked, told, region, line);
