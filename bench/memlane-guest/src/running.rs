@@ -110,6 +110,12 @@ impl Running {
         &self.console
     }
 
+    /// The process id of its QEMU.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it as a power cut does.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

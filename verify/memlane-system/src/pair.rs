@@ -133,8 +133,16 @@ impl End {
     /// # Panics
     /// If it does not start.
     pub fn connecting(settings: &Settings<'_>, port: u16) -> Alone {
+        End::connecting_to(settings, "127.0.0.1", port)
+    }
+
+    /// The same, to another address.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn connecting_to(settings: &Settings<'_>, address: &str, port: u16) -> Alone {
         let home = Home::new();
-        let mut end = End::start(&home, settings, &["connect", &port.to_string()]);
+        let mut end = End::start(&home, settings, &["connect", &port.to_string(), address]);
         end.line();
         Alone { end, _home: home }
     }
@@ -224,6 +232,14 @@ impl End {
     /// If it can't be waited for. (It does not run longer than a minute.)
     pub fn end(&mut self) -> std::process::ExitStatus {
         self.child.wait().expect("a child")
+    }
+
+    /// Has it not ended?
+    ///
+    /// # Panics
+    /// If it is no child.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_none()
     }
 
     /// Has a signal ended it?
