@@ -24,8 +24,10 @@ const NEWER: &str = "linux-image-6.12-amd64";
 const LIMIT: Duration = Duration::from_secs(240);
 /// The longest that a guest takes for one order.
 const PATIENCE: Duration = Duration::from_secs(50);
-/// Bytes of a region: three pairs of programs. Memory that is not given back is soon missed.
-const REGION: u64 = 16 << 20;
+/// Bytes of a region with the smallest rings …
+const SMALL: u64 = 16 << 20;
+/// … and of one with rings that grow while they are used.
+const LARGE: u64 = 256 << 20;
 /// Bytes by the lane that are no accident.
 const ENOUGH: u64 = 1 << 20;
 /// How long a guest is stopped.
@@ -79,10 +81,11 @@ struct Stage {
     kernels: [Kernel; 2],
     folder: TempDir,
     region: PathBuf,
+    size: u64,
 }
 
 impl Stage {
-    fn new(test: &str) -> Option<Stage> {
+    fn new(test: &str, size: u64) -> Option<Stage> {
         let missing = ["strip", "ip"].into_iter().find(|program| !has(program));
         let ready = match missing {
             Some(missing) => Err(format!("no {missing}")),
@@ -94,12 +97,13 @@ impl Stage {
             .ok()?;
         let region = PathBuf::from(format!("/dev/shm/memlane-{test}-{}", std::process::id()));
         let file = File::create(&region).expect("memory");
-        file.set_len(REGION).expect("memory");
+        file.set_len(size).expect("memory");
         let folder = TempDir::new(test);
         Some(Stage {
             kernels,
             folder,
             region,
+            size,
         })
     }
 
@@ -107,8 +111,9 @@ impl Stage {
     /// Even ones have the older kernel.
     fn guest(&self, number: u8, network: &str) -> Guest {
         let memory = format!(
-            "memory-backend-file,id=m,share=on,mem-path={},size={REGION}",
-            self.region.display()
+            "memory-backend-file,id=m,share=on,mem-path={},size={}",
+            self.region.display(),
+            self.size
         );
         let uuid = format!("6d656d6c-616e-4000-8000-{:012}", number);
         let card = format!("virtio-net-pci,netdev=net,mac=52:54:00:00:00:{number:02},romfile=");
@@ -371,12 +376,12 @@ struct Host {
 }
 
 impl Host {
-    fn new(test: &str) -> Option<Host> {
+    fn new(test: &str, region: u64) -> Option<Host> {
         if !is_root() {
             eprintln!("SKIPPED {test}: not root");
             return None;
         }
-        let stage = Stage::new(test)?;
+        let stage = Stage::new(test, region)?;
         let agent = Agent::start_sharing(test, &stage.region)
             .inspect_err(|why| eprintln!("SKIPPED {test}: {why}"))
             .ok()?;
@@ -417,7 +422,7 @@ impl Host {
 #[test]
 #[ignore = "boots guests: ./dev test-kernels"]
 fn a_guest_and_its_host_have_the_lane_whoever_connects() {
-    let Some(host) = Host::new("guest-and-host") else {
+    let Some(host) = Host::new("guest-and-host", LARGE) else {
         return;
     };
     let mut machine = host.boot();
@@ -432,7 +437,7 @@ fn a_guest_and_its_host_have_the_lane_whoever_connects() {
 #[test]
 #[ignore = "boots guests: ./dev test-kernels"]
 fn a_guest_that_is_paused_in_the_middle_of_a_stream_goes_on_with_every_byte() {
-    let Some(host) = Host::new("guest-paused") else {
+    let Some(host) = Host::new("guest-paused", LARGE) else {
         return;
     };
     let mut machine = host.boot();
@@ -472,7 +477,7 @@ fn loses_its_power(survivor: &mut dyn Side, lost: &mut Machine) {
 #[ignore = "boots guests: ./dev test-kernels"]
 fn a_guest_that_loses_its_power_is_for_its_host_what_tcp_would_show_and_its_memory_is_free_when_it_is_back()
  {
-    let Some(host) = Host::new("guest-killed") else {
+    let Some(host) = Host::new("guest-killed", SMALL) else {
         return;
     };
     let mut machine = host.boot();
@@ -500,7 +505,7 @@ fn a_guest_that_loses_its_power_is_for_its_host_what_tcp_would_show_and_its_memo
 #[test]
 #[ignore = "boots guests: ./dev test-kernels"]
 fn two_guests_have_the_lane_and_have_it_again_when_one_has_lost_its_power() {
-    let Some(stage) = Stage::new("two-guests") else {
+    let Some(stage) = Stage::new("two-guests", SMALL) else {
         return;
     };
     let socket = stage.folder.path().join("cable");
