@@ -186,7 +186,8 @@ pub fn place_for(len: usize) -> usize {
 }
 
 /// Has the kernel find memory for `len` bytes at `at`, in whole pages, before anybody touches them: where there is none,
-/// this says so, and a touch would be SIGBUS. `INVAL`: the kernel is older than 5.14.
+/// this says so, and a touch would be SIGBUS. `INVAL`: the kernel is older than 5.14, or the memory is
+/// a device's, which is always there.
 ///
 /// # Safety
 /// They lie in a shared mapping of the caller's that may be written. What stands there is not changed.

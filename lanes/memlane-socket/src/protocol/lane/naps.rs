@@ -168,7 +168,7 @@ pub(super) fn tell_sender(words: &Dmb) {
 #[cold]
 fn wake(nap: &Nap<Cpu>) {
     process::count(Counter::BellsRung, 1);
-    let _ = futex::wake(&nap.0); // fails only where nothing is mapped
+    let _ = futex::wake(&nap.0); // fails where nothing is mapped, and in memory of a device
 }
 
 #[cfg(test)]

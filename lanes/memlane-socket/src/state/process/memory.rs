@@ -8,7 +8,7 @@
 //!
 //! The answer takes into account the limits of the process's own cgroup and of those above it, as far as they can be
 //! seen. An answer is good for a number of bytes and for some time. It is no promise: other processes of the group
-//! allocate too. long. It is no promise: others in the group allocate too.
+//! allocate too.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
