@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memlane_system::blocks::{has, must, skip};
-use memlane_system::cluster::folder;
+use memlane_system::cluster;
 use memlane_system::harness::{Built, TempDir, find_csi, find_webhook, is_root};
 
 fn source() -> PathBuf {
@@ -25,16 +25,26 @@ fn commands(recipe: &str) -> Vec<&str> {
     head.filter_map(|line| line.strip_prefix("#   ")).collect()
 }
 
+/// Are all programs of the image built, in one folder? `false`, loudly.
+fn all_are_built(test: &str) -> bool {
+    let memlane = Built::find().memlane.expect("memlane is built");
+    let beside = |program: Option<PathBuf>| {
+        program.is_some_and(|program| program.parent() == memlane.parent())
+    };
+    let all = beside(find_webhook()) && beside(Some(find_csi()));
+    if !all {
+        skip(
+            test,
+            "not beside memlane: cargo build --release -p memlane-webhook -p memlane-csi",
+        );
+    }
+    all
+}
+
 /// The folder from which the image is built, as the recipe's head makes it.
 fn context(dir: &Path) -> PathBuf {
     let context = dir.join("context");
     let built = Built::find().memlane.expect("memlane is built");
-    for program in [
-        find_webhook().expect("memlane-webhook is built"),
-        find_csi(),
-    ] {
-        assert_eq!(program.parent(), built.parent(), "built beside memlane");
-    }
     let recipe = recipe();
     let install = commands(&recipe)
         .into_iter()
@@ -67,11 +77,8 @@ fn packages(recipe: &str) -> Vec<&str> {
 
 #[test]
 fn the_recipe_copies_what_its_head_makes_and_installs_packages_that_there_are() {
-    if find_webhook().is_none() {
-        skip(
-            "the image's recipe",
-            "no memlane-webhook: cargo build --release -p memlane-webhook",
-        );
+    let test = "the image's recipe";
+    if !cluster::has(test, &["kubectl"]) || !all_are_built(test) {
         return;
     }
     let dir = TempDir::new("image");
@@ -146,7 +153,7 @@ fn base() -> Option<PathBuf> {
     let name = about
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="))?;
-    let file = folder().join(format!("{name}.tar"));
+    let file = cluster::folder().join(format!("{name}.tar"));
     if !file.is_file() {
         let new = file.with_extension("new.tar");
         let mut make = Command::new("mmdebstrap");
@@ -162,17 +169,16 @@ fn base() -> Option<PathBuf> {
 #[test]
 fn the_image_is_built_and_has_the_programs_that_lanes_and_volumes_need() {
     let test = "the image";
+    if !cluster::has(test, &["kubectl"]) || !all_are_built(test) {
+        return;
+    }
     let missing = ["podman", "mmdebstrap"].into_iter().find(|name| !has(name));
     if let Some(name) = missing {
         skip(test, &format!("no {name}: ./dev test-cluster installs it"));
         return;
     }
-    if !is_root() || find_webhook().is_none() || !folder().is_dir() {
-        skip(
-            test,
-            "not root, or no memlane-webhook or target/cluster: ./dev test-cluster",
-        );
-        return;
+    if !is_root() {
+        return skip(test, "not root");
     }
     let Some(base) = base() else {
         skip(test, "no base can be made of Debian's packages here");

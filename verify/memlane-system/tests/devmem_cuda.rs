@@ -109,7 +109,8 @@ fn a_pattern_goes_into_this_machine_s_own_device_and_out_of_it() {
         .iter()
         .any(|one| one["name"] == "cuda:0" && one["here"] == true)
     {
-        return skip("cuda", "this machine has no device of CUDA's");
+        // Few machines have one: never a failure.
+        return eprintln!("SKIPPED cuda: this machine has no device of CUDA's");
     }
     a_pattern_goes(command, ["cuda:0:64M", "cuda:0:64M"]);
 }

@@ -17,7 +17,7 @@ use super::spec::{Frontend, MapSpec};
 use crate::cli::exit::{Exit, fail};
 
 /// How long a device that goes may be held by who only looks at it.
-const MOMENT: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_secs(5);
 
 /// A volume that programs can use.
 pub(super) trait Shown: Send {
@@ -231,7 +231,7 @@ fn unmount_once_let_go(file: &mut Mounted) -> Result<(), MountError> {
     let end = Instant::now() + MOMENT;
     loop {
         match file.unmount() {
-            Err(MountError::InUse(_)) if Instant::now() < end => std::thread::sleep(MOMENT / 100),
+            Err(MountError::InUse(_)) if Instant::now() < end => std::thread::sleep(MOMENT / 500),
             done => return done,
         }
     }
