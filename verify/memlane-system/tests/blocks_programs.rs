@@ -219,8 +219,6 @@ fn fio_finds_what_it_wrote_and_zeros_where_it_trimmed() {
             "--offset_increment=6m",
             "--bsrange=512-64k",
             "--bs_unaligned=0",
-            // Two writes that overlap, both under way, have no order: fio would expect one.
-            "--serialize_overlap=1",
         ];
         let written = Verifying::start(mapping.shown(), 2, &many).must_find_nothing(LIMIT);
         // A trim and the write behind it are both under way at greater depths: fio gives them no order.
