@@ -439,3 +439,16 @@ pub fn is_root() -> bool {
     let mut uids = status.lines().filter_map(|line| line.strip_prefix("Uid:"));
     uids.next().and_then(|line| line.split_whitespace().nth(1)) == Some("0")
 }
+
+/// A program without what only a debugger needs, in this folder: all of it is in a guest's memory.
+///
+/// # Panics
+/// If strip(1) fails.
+pub fn stripped(from: &Path, folder: &Path) -> PathBuf {
+    let small = folder.join(from.file_name().expect("a file"));
+    let mut strip = Command::new("strip");
+    let stripped = strip.arg("-o").args([&small, from]).output();
+    let stripped = stripped.expect("strip runs: apt-get install binutils");
+    assert!(stripped.status.success(), "{stripped:?}");
+    small
+}

@@ -407,6 +407,23 @@ impl Pair {
         panic!("no lane after {PATIENCE:?}:\n{}", self.describe());
     }
 
+    /// Opens the lane, and sends until it has carried bytes in both directions. On a busy machine a whole flood may find the other
+    /// end asleep.
+    ///
+    /// # Panics
+    /// If the lane does not open, or carries nothing.
+    pub fn open_and_carry(&mut self) {
+        self.open();
+        for _ in 0..20 {
+            self.flood(4 << 20);
+            let by_ring = [&self.server, &self.client].map(|end| end.conn().expect("a page").bytes);
+            if by_ring.iter().all(|bytes| bytes[0] > 0 && bytes[1] > 0) {
+                return;
+            }
+        }
+        panic!("{}", self.describe());
+    }
+
     /// Exchanges until both ends have given up the lane, sends a lot, and checks that not a
     /// byte took it. Returns own and peer's reason of client and server (of those with a page).
     ///

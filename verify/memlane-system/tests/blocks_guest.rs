@@ -14,7 +14,7 @@ use memlane_fixtures::guest::{self, Guest, Kernel};
 use memlane_system::blocks::alone::Alone;
 use memlane_system::blocks::writer::{BLOCK, Loses, Writer};
 use memlane_system::blocks::{has, memlane, must, seed};
-use memlane_system::harness::{TempDir, free_port};
+use memlane_system::harness::{TempDir, free_port, stripped};
 
 /// Debian 12's own kernel, and the newer one that it offers.
 const STOCK: &str = "linux-image-amd64";
@@ -43,13 +43,6 @@ fn run(program: &str, args: &[&str]) -> String {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
-}
-
-/// `memlane` without what only a debugger needs: all of it is in the guest's memory.
-fn stripped(folder: &Path) -> PathBuf {
-    let small = folder.join("memlane");
-    run("strip", &["-o", text(&small), text(&memlane())]);
-    small
 }
 
 // ---- booting from a volume --------------------------------------------------
@@ -208,7 +201,7 @@ fn what_was_flushed_is_there_after_the_servers_machine_has_lost_its_power() {
     }
     let (seed, blocks) = (seed(), 256);
     let alone = Alone::new(test);
-    let (memlane, disk) = (stripped(alone.dir()), alone.dir().join("disk"));
+    let (memlane, disk) = (stripped(&memlane(), alone.dir()), alone.dir().join("disk"));
     let (tree, port) = (alone.dir().join("tree"), free_port());
     std::fs::create_dir(&tree).expect("a folder");
     File::create(tree.join("volume"))
@@ -341,7 +334,7 @@ fn over_a_network_that_delays_loses_and_reorders_every_block_is_right() {
         .cpus(2)
         .memory(1024)
         .limit(LIMIT)
-        .program(&stripped(folder.path()), "/bin/memlane")
+        .program(&stripped(&memlane(), folder.path()), "/bin/memlane")
         .expect("its libraries");
     for name in programs {
         let found = run("sh", &["-c", &format!("command -v {name}")]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use memlane_fixtures::guest::{self, Guest, Kernel};
 use memlane_system::blocks::{has, memlane, must};
-use memlane_system::harness::{Built, TempDir};
+use memlane_system::harness::{Built, TempDir, stripped};
 
 /// Debian 12's own kernel, and the newer one that it offers.
 const STOCK: &str = "linux-image-amd64";
@@ -56,19 +56,6 @@ echo confidentiality >/sys/kernel/security/lockdown
 grep '\[confidentiality\]' /sys/kernel/security/lockdown
 talk
 ";
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain path")
-}
-
-/// A program without what only a debugger needs: all of it is in the guest's memory.
-fn stripped(from: &Path, folder: &Path) -> PathBuf {
-    let small = folder.join(from.file_name().expect("a file"));
-    let mut strip = Command::new("strip");
-    strip.args(["-o", text(&small), text(from)]);
-    must(strip);
-    small
-}
 
 fn found(program: &str) -> PathBuf {
     let mut which = Command::new("/bin/sh");

@@ -47,20 +47,6 @@ fn pair_under(agent: &Agent, networks: &Networks, client: &[&str], server: &[&st
     )
 }
 
-/// The lane opens, and carries a lot in both directions at once.
-fn opens(pair: &mut Pair) {
-    pair.open();
-    // On a busy machine a whole flood may find the other end asleep.
-    for _ in 0..20 {
-        pair.flood(4 << 20);
-        let by_ring = [&pair.server, &pair.client].map(|end| end.conn().expect("a page").bytes);
-        if by_ring.iter().all(|bytes| bytes[0] > 0 && bytes[1] > 0) {
-            return;
-        }
-    }
-    panic!("{}", pair.describe());
-}
-
 fn stays(pair: &mut Pair, why: [Reason; 2]) {
     let own = pair
         .stay_on_tcp()
@@ -79,7 +65,7 @@ fn over_a_cable_between_two_namespaces_the_lane_opens() {
         return;
     };
     let domain = agent.directory();
-    opens(&mut Pair::in_domain(&networks, &domain));
+    Pair::in_domain(&networks, &domain).open_and_carry();
 }
 
 #[test]
@@ -100,7 +86,7 @@ fn over_a_cable_the_lane_opens_for_the_newer_protocol_too() {
         &side(&["ip", "netns", "exec", networks.client()]),
         |port| (at.into(), port),
     );
-    opens(&mut pair);
+    pair.open_and_carry();
 }
 
 #[test]
@@ -109,7 +95,7 @@ fn over_a_bridge_the_lane_opens() {
         return;
     };
     let domain = agent.directory();
-    opens(&mut Pair::in_domain(&networks, &domain));
+    Pair::in_domain(&networks, &domain).open_and_carry();
 }
 
 #[test]
@@ -118,7 +104,7 @@ fn behind_a_router_that_translates_both_addresses_the_lane_opens() {
         return;
     };
     let domain = agent.directory();
-    opens(&mut Pair::in_domain(&networks, &domain));
+    Pair::in_domain(&networks, &domain).open_and_carry();
 }
 
 #[test]
@@ -128,7 +114,7 @@ fn in_mode_copy_the_lane_opens_across_namespaces_too() {
     };
     let domain = agent.directory();
     let flags = ["--mode", "copy", "--domain", &domain];
-    opens(&mut Pair::between(&networks, [&flags; 2]));
+    Pair::between(&networks, [&flags; 2]).open_and_carry();
 }
 
 #[test]
@@ -213,14 +199,14 @@ fn a_killed_agent_ends_no_lane_and_the_next_one_makes_new_ones() {
     };
     let domain = agent.directory();
     let mut before = Pair::in_domain(&networks, &domain);
-    opens(&mut before);
+    before.open_and_carry();
     agent.kill();
-    opens(&mut before);
+    before.open_and_carry();
     let mut without = Pair::in_domain(&networks, &domain);
     stays(&mut without, [Reason::NOT_SAME_HOST, Reason::NOT_SAME_HOST]);
     agent.restart();
-    opens(&mut Pair::in_domain(&networks, &domain));
-    opens(&mut before);
+    Pair::in_domain(&networks, &domain).open_and_carry();
+    before.open_and_carry();
 }
 
 #[test]
@@ -245,7 +231,7 @@ fn an_agent_that_is_restarted_while_questions_wait_is_asked_again() {
     while begin.elapsed() < Duration::from_millis(1500) {
         pair.exchange();
     }
-    opens(&mut pair);
+    pair.open_and_carry();
 }
 
 #[test]
@@ -283,7 +269,7 @@ fn a_stopped_agent_delays_nobody() {
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(2), "200 exchanges took {took:?}");
     agent.signal("CONT");
-    opens(&mut pair);
+    pair.open_and_carry();
 }
 
 #[test]
@@ -294,7 +280,7 @@ fn in_a_user_namespace_of_its_own_the_lane_opens() {
     let own = ["unshare", "--user", "--map-root-user"];
     let at_client = [&["ip", "netns", "exec", networks.client()], &own[..]].concat();
     let at_server = ["ip", "netns", "exec", networks.server()];
-    opens(&mut pair_under(&agent, &networks, &at_client, &at_server));
+    pair_under(&agent, &networks, &at_client, &at_server).open_and_carry();
 }
 
 #[test]
@@ -362,7 +348,7 @@ fn each_in_a_pid_and_mount_namespace_of_its_own_the_lane_opens() {
     let own = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let at_client = [&["ip", "netns", "exec", networks.client()], &own[..]].concat();
     let at_server = [&["ip", "netns", "exec", networks.server()], &own[..]].concat();
-    opens(&mut pair_under(&agent, &networks, &at_client, &at_server));
+    pair_under(&agent, &networks, &at_client, &at_server).open_and_carry();
 }
 
 /// `memlane check --container` of the two: its verdict, and what it says of each step that is not well.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use memlane_fixtures::guest::{self, Guest, Kernel};
 use memlane_system::blocks::{has, memlane, must};
 use memlane_system::csi;
-use memlane_system::harness::{TempDir, find_csi};
+use memlane_system::harness::{TempDir, find_csi, stripped};
 
 /// Emulated, everything takes ten times as long.
 const LIMIT: Duration = Duration::from_secs(1200);
@@ -73,16 +73,9 @@ fn found(program: &str) -> PathBuf {
     path.canonicalize().expect("a program")
 }
 
-fn stripped(from: &Path, to: &Path) -> PathBuf {
-    let mut strip = Command::new("strip");
-    strip.arg("-o").arg(to).arg(from);
-    must(strip);
-    to.to_owned()
-}
-
 /// A guest with these programs of this machine, and memlane.
 fn guest(dir: &TempDir, kernel: &Kernel, tools: &[&str]) -> Result<Guest, String> {
-    let small = stripped(&memlane(), &dir.path().join("memlane"));
+    let small = stripped(&memlane(), dir.path());
     let mut guest = Guest::new(kernel)
         .cpus(2)
         .limit(LIMIT)
@@ -100,7 +93,7 @@ fn with_lvm(dir: &TempDir, kernel: &Kernel, suite: &Path) -> Result<Guest, Strin
     let made = std::fs::File::create(&disk).and_then(|disk| disk.set_len(1 << 30));
     made.map_err(|error| error.to_string())?;
     let drive = format!("file={},if=none,format=raw,id=disk", disk.display());
-    let small = stripped(&find_csi(), &dir.path().join("memlane-csi"));
+    let small = stripped(&find_csi(), dir.path());
     guest(dir, kernel, &[&TOOLS[..], &OF_LVM].concat())?
         .memory(1024)
         .modules(&[
@@ -121,8 +114,8 @@ fn with_lvm(dir: &TempDir, kernel: &Kernel, suite: &Path) -> Result<Guest, Strin
 fn with_mirrors(dir: &TempDir, kernel: &Kernel) -> Result<Guest, String> {
     let mdadm = guest::files_of("mdadm")?.join("sbin/mdadm");
     let (tests, plugin) = test_program();
-    let small = stripped(&tests, &dir.path().join("mirrors"));
-    let small_plugin = stripped(&plugin, &dir.path().join("memlane-csi"));
+    let small = stripped(&tests, dir.path());
+    let small_plugin = stripped(&plugin, dir.path());
     guest(dir, kernel, &TOOLS)?
         .memory(1800)
         .modules(&["ext4", "crc32c_generic", "nbd", "loop", "fuse", "raid1"])

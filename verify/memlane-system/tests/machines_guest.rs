@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use memlane_fixtures::guest::{self, Guest, Kernel};
 use memlane_system::blocks::{has, memlane, must};
-use memlane_system::harness::{TempDir, plain_only};
+use memlane_system::harness::{TempDir, plain_only, stripped};
 
 /// Debian 12's own kernel, and the newer one that it offers.
 const STOCK: &str = "linux-image-amd64";
@@ -84,15 +84,6 @@ impl Drop for Host {
         let _ = self.agent.wait();
         let _ = std::fs::remove_file(&self.region);
     }
-}
-
-/// A program without what only a debugger needs: all of it is in the guest's memory.
-fn stripped(from: &Path, folder: &Path) -> PathBuf {
-    let small = folder.join(from.file_name().expect("a file"));
-    let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&small).arg(from);
-    must(strip);
-    small
 }
 
 fn tell(test: &str, kernel: Result<Kernel, String>) {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use memlane_fixtures::guest::{self, Guest, Heard, Kernel, Running};
 use memlane_system::blocks::{has, memlane, must};
 use memlane_system::containers::Agent;
-use memlane_system::harness::{Built, TempDir, is_root};
+use memlane_system::harness::{Built, TempDir, is_root, stripped};
 use memlane_system::pair::{Alone, End, Hashes, flags};
 
 /// Debian 12's own kernel, and the newer one that it offers.
@@ -147,15 +147,6 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.region);
     }
-}
-
-/// A program without what only a debugger needs: all of it is in the guest's memory.
-fn stripped(from: &Path, folder: &Path) -> PathBuf {
-    let small = folder.join(from.file_name().expect("a file"));
-    let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&small).arg(from);
-    must(strip);
-    small
 }
 
 /// A guest that has booted.

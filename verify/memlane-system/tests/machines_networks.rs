@@ -16,30 +16,17 @@ use memlane_system::real::script;
 /// Bytes of a region.
 const REGION: u64 = 64 << 20;
 
-/// The lane opens, and carries a lot in both directions at once.
-fn opens(pair: &mut Pair) {
-    pair.open();
-    for _ in 0..20 {
-        pair.flood(4 << 20);
-        let by_ring = [&pair.server, &pair.client].map(|end| end.conn().expect("a page").bytes);
-        if by_ring.iter().all(|bytes| bytes[0] > 0 && bytes[1] > 0) {
-            return;
-        }
-    }
-    panic!("{}", pair.describe());
-}
-
 #[test]
 fn the_lane_opens_between_two_machines() {
     if let Some(machines) = Machines::new("two-machines", Between::Cable, REGION) {
-        opens(&mut machines.pair());
+        machines.pair().open_and_carry();
     }
 }
 
 #[test]
 fn the_lane_opens_where_addresses_are_translated_between_them() {
     if let Some(machines) = Machines::new("two-machines-nat", Between::Nat, REGION) {
-        opens(&mut machines.pair());
+        machines.pair().open_and_carry();
     }
 }
 
@@ -50,7 +37,7 @@ fn memory_of_processes_that_are_gone_serves_others() {
         return;
     };
     for _ in 0..40 {
-        opens(&mut machines.pair());
+        machines.pair().open_and_carry();
     }
 }
 
@@ -60,13 +47,13 @@ fn an_agent_that_is_killed_costs_nothing_and_the_next_one_introduces_again() {
         return;
     };
     let mut before = machines.pair();
-    opens(&mut before);
+    before.open_and_carry();
     for end in 0..2 {
         machines.agents[end].kill();
         before.flood(4 << 20);
         machines.agents[end].restart();
     }
-    opens(&mut machines.pair());
+    machines.pair().open_and_carry();
     before.flood(4 << 20);
 }
 
@@ -138,7 +125,7 @@ fn memory_that_a_child_has_inherited_serves_nobody_else() {
     // Time for the agents to notice, and others who take all memory that there is.
     std::thread::sleep(Duration::from_millis(1500));
     let mut others: Vec<Pair> = (0..4).map(|_| machines.pair()).collect();
-    others.iter_mut().for_each(opens);
+    others.iter_mut().for_each(Pair::open_and_carry);
     server.goes_on();
     client.goes_on();
     let sent = client.line();
@@ -155,7 +142,7 @@ fn a_machine_that_scribbles_costs_nobody_more_than_their_connections_between_mac
         return;
     };
     let mut spoilt = machines.pair();
-    opens(&mut spoilt);
+    spoilt.open_and_carry();
     for (n, end) in [&mut spoilt.client, &mut spoilt.server]
         .into_iter()
         .enumerate()

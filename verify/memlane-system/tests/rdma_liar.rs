@@ -7,8 +7,8 @@ mod rdma;
 
 use std::path::PathBuf;
 
-use memlane_system::harness::TempDir;
-use rdma::{VOLUME, assert_well, device, guest, kernel, stripped};
+use memlane_system::harness::{TempDir, stripped};
+use rdma::{VOLUME, assert_well, device, guest, kernel};
 
 /// Lies, and what each is: see `examples/rdma_liar.rs`.
 const LIES: &str =

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use memlane_fixtures::guest::{self, Guest, Kernel};
 use memlane_system::blocks::{memlane, must};
-use memlane_system::harness::{Built, plain_only};
+use memlane_system::harness::{Built, plain_only, stripped};
 use memlane_system::real::lang::GoBuild;
 use memlane_system::real::{Story, note, program, script};
 
@@ -65,17 +65,6 @@ grep 'tracer can trace' /tmp/said
 scope 2; both 0 1000; both 1 0
 scope 3; both 0 0
 ";
-
-/// A program without what only a debugger needs: all of it is in the guest's memory.
-fn stripped(from: &Path, folder: &Path) -> PathBuf {
-    let small = folder.join(from.file_name().expect("a file"));
-    let mut strip = Command::new("strip");
-    must({
-        strip.arg("-o").args([&small, from]);
-        strip
-    });
-    small
-}
 
 fn chosen_tracer(folder: &Path) -> PathBuf {
     let made = folder.join("chosen-tracer");

@@ -147,7 +147,7 @@ pub struct Division {
 }
 
 impl Division {
-    /// That of a region of so many bytes. `None`: it is too small.
+    /// How a region of `region_len` bytes is divided. `None`: it is too small.
     pub fn of(region_len: usize) -> Option<Division> {
         let memory = region_len.checked_sub(MEMORY_AT)?;
         let fits = |&ring_size: &usize| memory / extent_len(ring_size) >= EXTENTS_WANTED;

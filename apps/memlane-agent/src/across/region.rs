@@ -32,13 +32,13 @@ pub enum RegionError {
     Io(PathBuf, io::Error),
     /// No device of the kind is there.
     NoDevice,
-    /// Which of them?
+    /// There are several; the user has to name one of these.
     Several(Vec<PathBuf>),
     /// It is neither a file nor the memory of a device.
     Kind(PathBuf),
-    /// It has so many bytes, which is not a whole number of pages.
+    /// Its length, in bytes, is not a multiple of the page size.
     Ragged(u64),
-    /// It has so many bytes, which is too few.
+    /// Its length, in bytes, is too small.
     Small(u64),
     /// Something else lies there.
     Foreign,
@@ -46,7 +46,7 @@ pub enum RegionError {
     Version {
         /// The version that it says it has.
         version: u64,
-        /// And the length, in bytes.
+        /// The length that it says it has, in bytes.
         len: u64,
     },
 }
@@ -122,7 +122,7 @@ pub fn devices(folder: &Path) -> Vec<PathBuf> {
 pub enum Speed {
     /// As ordinary memory.
     Cached,
-    /// Reads take so many times as long as those of ordinary memory: it is mapped uncached.
+    /// It is mapped uncached. A read takes this many times as long as one of ordinary memory.
     Uncached(u32),
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use memlane_fixtures::guest::{self, Guest, Kernel, Outcome};
 use memlane_system::blocks::{has, memlane, must};
+use memlane_system::harness::stripped;
 
 /// Debian 12's newer kernel, and its stock kernel.
 const NEWER: &str = "linux-image-6.12-amd64";
@@ -110,15 +111,6 @@ memlane session ls
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
-}
-
-/// A program without what only a debugger needs: all of it is in the guest's memory.
-pub(crate) fn stripped(from: &Path, folder: &Path) -> PathBuf {
-    let small = folder.join(from.file_name().expect("a file"));
-    let mut strip = Command::new("strip");
-    strip.args(["-o", text(&small), text(from)]);
-    must(strip);
-    small
 }
 
 fn found(program: &str) -> PathBuf {
