@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use memlane_fixtures::guest::{self, Guest, Kernel};
-use memlane_system::blocks::{has, memlane, must};
+use memlane_system::blocks::{has, memlane};
 use memlane_system::harness::{TempDir, plain_only, stripped};
 
 /// Debian 12's own kernel, and the newer one that it offers.

@@ -740,7 +740,8 @@ pub fn attach(
     told: &PeerDmb,
     [file, bell]: [Option<Fd>; 2],
 ) -> Result<Attached, Reason> {
-    if !layout::ring_size_ok(told.ring_size as usize) || told.slot as usize >= SLOTS {
+    let is_named = told.chunk != NOT_TOLD;
+    if !layout::ring_size_ok(told.ring_size as usize) || told.slot as usize >= SLOTS || !is_named {
         return Err(Reason::PEER_MISBEHAVED);
     }
     let known = locked

@@ -19,11 +19,15 @@ impl Relay {
         {
             return self.forged(key, [*other, asked], here);
         }
-        if self.foreign.len() >= FOREIGN {
-            return;
+        // Asked once more, it is remembered for as long as before.
+        if other.is_none() {
+            // Each that is remembered has an end in this list, and so has each that was forgotten before its end.
+            if self.foreign_ends.len() >= FOREIGN {
+                return;
+            }
+            self.foreign.insert(key, asked);
+            self.foreign_ends.push_back((asked.until, key));
         }
-        self.foreign.insert(key, asked);
-        self.foreign_ends.push_back((asked.until, key));
         if let Some((waiter, _)) = here.pairs.waiting(key, Role::Accepted)
             && let Some(party) = (here.parties)(waiter.process)
         {
