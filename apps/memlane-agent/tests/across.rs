@@ -441,7 +441,12 @@ fn when_all_memory_is_in_use_programs_are_told_so() {
     machines[1].until("there is room again", |tally| {
         tally.extents < u64::try_from(extents / 2).unwrap()
     });
-    meet(&clients[0], &clients[1]);
+    // The same two ask again.
+    clients[1].ask(3, &server, Role::Accepted);
+    clients[0].ask(4, &client, Role::Connected);
+    for client in &clients {
+        client.meets();
+    }
 }
 
 #[test]

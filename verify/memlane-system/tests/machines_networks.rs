@@ -5,16 +5,19 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memlane_system::containers::{Agent, Between, Machines};
+use memlane_system::containers::{Between, Machines};
 use memlane_system::harness::Built;
 use memlane_system::pair::Pair;
 use memlane_system::real::script;
 
 /// Bytes of a region.
 const REGION: u64 = 64 << 20;
+/// Whose end something is, as an index.
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
 
 #[test]
 fn the_lane_opens_between_two_machines() {
@@ -57,7 +60,7 @@ fn an_agent_that_is_killed_costs_nothing_and_the_next_one_introduces_again() {
     before.flood(4 << 20);
 }
 
-/// One of the two programs of `parting.py`, with memlane, on its machine.
+/// The client or the server of a script, with memlane, on its machine.
 struct Half {
     child: Child,
     /// Not the child's: it would be closed by who waits for the parent.
@@ -65,29 +68,26 @@ struct Half {
     answers: BufReader<ChildStdout>,
 }
 
+/// What runs that on its machine.
+fn half(machines: &Machines, end: usize, program: &str) -> Command {
+    let networks = &machines.networks;
+    let namespace = [networks.client(), networks.server()][end];
+    let role = ["client", "server"][end];
+    let memlane = Built::find().memlane;
+    let memlane = memlane.expect("`cargo build --release` first");
+    let mut command = networks.command(namespace, "setsid");
+    command.arg(memlane).args(["run", "--upgrade", "eager"]);
+    command.args(["--domain", &machines.agents[end].directory()]);
+    command.args(["--", "python3"]).arg(script(program));
+    command.args([role, networks.server_address(), "4242"]);
+    command
+}
+
 impl Half {
-    fn start(machines: &Machines, namespace: &str, domain: &str, role: &str) -> Half {
-        let memlane = Built::find()
-            .memlane
-            .expect("`cargo build --release` first");
-        let mut command = machines.networks.command(namespace, "setsid");
-        command.arg(memlane);
-        command.args([
-            "run",
-            "--upgrade",
-            "eager",
-            "--domain",
-            domain,
-            "--",
-            "python3",
-        ]);
-        command.arg(script("parting.py"));
-        command.args([role, machines.networks.server_address(), "4242"]);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
+    fn start(machines: &Machines, end: usize, program: &str) -> Half {
+        let mut command = half(machines, end, program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
         let answers = BufReader::new(child.stdout.take().expect("piped"));
         let orders = child.stdin.take().expect("piped");
         Half {
@@ -108,6 +108,37 @@ impl Half {
     }
 }
 
+/// More clients at a time than there is memory for: those for whom there is none go by TCP. When all of them are gone, others have
+/// the lane, though nobody has told the server to look.
+#[test]
+fn a_server_lets_go_of_what_it_shared_with_clients_that_are_gone() {
+    let Some(machines) = Machines::new("clients-in-crowds", Between::Cable, REGION) else {
+        return;
+    };
+    let mut server = Half::start(&machines, SERVER, "turns.py");
+    assert_eq!(server.line(), "listens\n");
+    let one_client = || {
+        let mut client = half(&machines, CLIENT, "turns.py");
+        let ended = client.env("MEMLANE_STATS_ON_EXIT", "1").output();
+        let ended = ended.expect("it starts");
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.stdout, b"done\n", "{told}");
+        told.contains("1 upgraded")
+    };
+    let in_memory = std::thread::scope(|scope| {
+        let crowd: Vec<_> = (0..20).map(|_| scope.spawn(one_client)).collect();
+        let ended = crowd.into_iter().map(|client| client.join().expect("well"));
+        ended.filter(|has_lane| *has_lane).count()
+    });
+    assert!((1..20).contains(&in_memory), "{in_memory}");
+    std::thread::sleep(Duration::from_millis(1500));
+    // The first makes the server look, and may come too early itself.
+    one_client();
+    assert!(one_client());
+    drop(server.orders);
+    server.child.wait().expect("it ends");
+}
+
 /// A server's child goes on with a connection that its parent had. What the two processes share with the other machine is not given
 /// to others as long as the child lives.
 #[test]
@@ -115,11 +146,9 @@ fn memory_that_a_child_has_inherited_serves_nobody_else() {
     let Some(machines) = Machines::new("child-goes-on", Between::Cable, REGION) else {
         return;
     };
-    let [at_client, at_server] = machines.agents.each_ref().map(Agent::directory);
-    let networks = &machines.networks;
-    let mut server = Half::start(&machines, networks.server(), &at_server, "server");
+    let mut server = Half::start(&machines, SERVER, "parting.py");
     std::thread::sleep(Duration::from_millis(500));
-    let mut client = Half::start(&machines, networks.client(), &at_client, "client");
+    let mut client = Half::start(&machines, CLIENT, "parting.py");
     assert_eq!(client.line(), "waits\n");
     server.child.wait().expect("the parent ends");
     // Time for the agents to notice, and others who take all memory that there is.

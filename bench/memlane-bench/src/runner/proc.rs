@@ -375,8 +375,9 @@ fn has_listener(table: &str, port: u16) -> bool {
 /// Whether somebody listens on a UNIX domain socket of that name. Ask again: while others come and go, the kernel's
 /// table may lack one that is there.
 pub(crate) fn listens_at(path: &str) -> bool {
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    table.lines().any(|line| {
+    // Other programs choose the other names: any bytes.
+    let table = fs::read("/proc/net/unix").unwrap_or_default();
+    String::from_utf8_lossy(&table).lines().any(|line| {
         // Num RefCount Protocol Flags Type St Inode Path; a listener has __SO_ACCEPTCON.
         let mut words = line.split_whitespace();
         words.nth(3) == Some("00010000") && words.nth(3) == Some(path)
@@ -399,6 +400,9 @@ pub(crate) fn family(root: u32) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
     use super::*;
 
     fn scratch() -> Scratch {
@@ -433,10 +437,21 @@ mod tests {
         let path = scratch.name("listener");
         let text = path.to_str().expect("UTF-8");
         assert!(!listens_at(text));
-        let listener = std::os::unix::net::UnixListener::bind(&path).expect("bind");
+        let listener = UnixListener::bind(&path).expect("bind");
         assert!((0..100).any(|_| listens_at(text)));
         drop(listener);
         assert!(!listens_at(text));
+    }
+
+    #[test]
+    fn a_stranger_s_name_that_is_no_text_hides_no_socket_file() {
+        let name = [&b"\xff\xfe"[..], &std::process::id().to_le_bytes()].concat();
+        let strange = SocketAddr::from_abstract_name(name).expect("a name");
+        let _stranger = UnixListener::bind_addr(&strange).expect("a free name");
+        let scratch = scratch();
+        let path = scratch.name("beside");
+        let _listener = UnixListener::bind(&path).expect("bind");
+        assert!(listens_at(path.to_str().expect("UTF-8")));
     }
 
     #[test]

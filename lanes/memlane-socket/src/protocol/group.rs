@@ -16,7 +16,7 @@
 mod across;
 mod line;
 
-pub use across::{decline, is_across, meet, shares_with_machines};
+pub use across::{decline, is_across, let_go_of_the_gone, meet, shares_with_machines};
 pub use line::{Line, Owed, any_speaks, lines_with_news};
 
 use crate::config::RING_OF_MANY;
@@ -849,6 +849,7 @@ pub fn forget_all() {
             (c.base, c.bell) = (None, 0);
         }
     }
+    across::forget_all();
     line::forget_all();
     board::forget_all();
 }

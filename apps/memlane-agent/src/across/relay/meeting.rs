@@ -71,6 +71,9 @@ impl Relay {
             },
         };
         self.acts.push(Act::Refuse(asker, refusal));
+        if refusal == Refusal::NoMemory {
+            pairs.reopen(key);
+        }
         let failed = Mail::Failed {
             key,
             channel: 0,
@@ -163,6 +166,7 @@ impl Relay {
         let Some(name) = self.bond_for(place, process, party, &side) else {
             self.acts.push(Act::Refuse(asker, Refusal::NoMemory));
             here.pairs.close(key, Role::Connected);
+            here.pairs.reopen(key);
             return self.decline(place, key, &side, Failure::NoMemory);
         };
         if !self.complete(name, &side) {
@@ -232,6 +236,9 @@ impl Relay {
             && let Some(asker) = here.pairs.close(key, Role::Connected)
         {
             self.acts.push(Act::Refuse(asker, refusal));
+            if matches!(refusal, Refusal::Nobody | Refusal::NoMemory) {
+                here.pairs.reopen(key);
+            }
         }
     }
 }

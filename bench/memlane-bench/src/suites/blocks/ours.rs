@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::running::{Bench, Running, Target, file, uri, volume};
 use super::volume::{Access, OpenVolume};
-use crate::runner::proc::{Service, confined, free_port, listens};
+use crate::runner::proc::{Service, confined, free_port, listens, listens_at};
 use crate::runner::programs::Programs;
 
 /// memlane's engine for fio, where a build leaves it: beside this program, or (a build of tests) in `deps`.
@@ -67,15 +67,13 @@ fn local_or_tcp(bench: &Bench, local: bool) -> anyhow::Result<(Service, String)>
         true => format!("local:{name}"),
         false => format!("tcp://127.0.0.1:{port}"),
     };
-    let needle = format!("memlane/blocks/{name}");
+    let socket = format!("@memlane/blocks/{name}");
     let service = serve(
         bench,
         confined(&bench.programs.memlane),
         std::slice::from_ref(&at),
         |pid| match local {
-            true => {
-                std::fs::read_to_string("/proc/net/unix").is_ok_and(|text| text.contains(&needle))
-            }
+            true => listens_at(&socket),
             false => listens(pid, port),
         },
     )?;

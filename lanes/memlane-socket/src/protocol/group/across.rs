@@ -5,7 +5,7 @@
 //! bytes come by TCP. Each direction has one chunk, so two processes have [`SLOTS`](memlane_core::layout::SLOTS) lanes at most.
 
 use super::{BY_AGENT, drop_group, find, free_chunk, is_ours_to_read, is_over, keep_life_line};
-use super::{Locked, NOT_TOLD, OwnChunk, PeerChunk, PeerDmb};
+use super::{Locked, NOT_TOLD, OwnChunk, PeerChunk, PeerDmb, sweep};
 use super::{show_chunk, write_header};
 use crate::faults::{self, Step};
 use crate::protocol::agent::{Across, Parting};
@@ -13,7 +13,7 @@ use crate::protocol::board::BOARDS;
 use crate::state::process::PROCESS;
 use crate::state::sets::Sleeper;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use memlane_core::layout::{self, ChunkHeader, ring_size_ok};
 use memlane_core::reason::Reason;
 use memlane_core::region::Region;
@@ -25,12 +25,27 @@ pub fn is_across(locked: &mut Locked<'_>, group: u32) -> bool {
     locked.groups()[group as usize].across.is_some()
 }
 
-/// Has this process memory that it shares with another machine? In the child of a fork, which has one thread, before it forgets
-/// its parent's groups.
+/// Groups whose process is on another machine. Written under the groups' lock, and by the only thread of a fork's child. Read
+/// without it: whoever reads an old number lets go a call later.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Has this process memory that it shares with another machine?
 pub fn shares_with_machines() -> bool {
-    // SAFETY: the child has one thread, and nobody holds the lock.
-    let groups = unsafe { &*super::TABLES.groups.get() };
-    groups.iter().any(|group| group.across.is_some())
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// Drops groups whose process is gone, if there are any of other machines: the memory of those serves nobody else until then.
+pub fn let_go_of_the_gone() {
+    if shares_with_machines()
+        && let Some(mut locked) = super::lock()
+    {
+        sweep(&mut locked);
+    }
+}
+
+/// The child of a fork has forgotten its parent's groups.
+pub(super) fn forget_all() {
+    COUNT.store(0, Ordering::Relaxed);
 }
 
 /// Notes what the agent says of a process on another machine: maps the two chunks, unless they are mapped. `line`: one end of
@@ -56,7 +71,10 @@ pub fn meet(
             drop_group(locked, group);
             return meet(locked, told, region, line);
         }
-        None => map(locked, group, told, region)?,
+        None => {
+            map(locked, group, told, region)?;
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
     }
     locked.groups()[group as usize].across = Some(*told);
     if let Some(end) = line {
@@ -124,6 +142,7 @@ pub(super) fn adopt(locked: &mut Locked<'_>, group: u32, told: &PeerDmb) -> Opti
 
 /// Tells the agent that the memory shared with a process of another machine is not mapped here any more.
 pub(super) fn part(across: &Across) {
+    COUNT.fetch_sub(1, Ordering::Relaxed);
     tell(across.peer, across.serial);
 }
 

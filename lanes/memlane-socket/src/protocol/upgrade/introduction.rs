@@ -96,6 +96,7 @@ pub(super) fn ask(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     if agent < 0 {
         return await_agent(conn, hs);
     }
+    group::let_go_of_the_gone();
     let fd = conn.fd.load(Ordering::Relaxed);
     hs.asked_inode = fd::stat(fd).map_err(|_| Reason::CLOSING)?.ino;
     hs.asked_over = CONNECTED.load(Ordering::Relaxed);

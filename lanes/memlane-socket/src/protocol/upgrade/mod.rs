@@ -805,6 +805,8 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
         group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, shared);
         hs.rx_chunk = 0;
         faults::at(Step::Released);
+        drop(locked);
+        group::let_go_of_the_gone();
     }
 }
 
