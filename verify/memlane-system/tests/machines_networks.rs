@@ -69,10 +69,9 @@ struct Half {
 }
 
 /// What runs that on its machine.
-fn half(machines: &Machines, end: usize, program: &str) -> Command {
+fn half(machines: &Machines, end: usize, [program, role]: [&str; 2]) -> Command {
     let networks = &machines.networks;
     let namespace = [networks.client(), networks.server()][end];
-    let role = ["client", "server"][end];
     let memlane = Built::find().memlane;
     let memlane = memlane.expect("`cargo build --release` first");
     let mut command = networks.command(namespace, "setsid");
@@ -84,7 +83,7 @@ fn half(machines: &Machines, end: usize, program: &str) -> Command {
 }
 
 impl Half {
-    fn start(machines: &Machines, end: usize, program: &str) -> Half {
+    fn start(machines: &Machines, end: usize, program: [&str; 2]) -> Half {
         let mut command = half(machines, end, program);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
@@ -115,10 +114,10 @@ fn a_server_lets_go_of_what_it_shared_with_clients_that_are_gone() {
     let Some(machines) = Machines::new("clients-in-crowds", Between::Cable, REGION) else {
         return;
     };
-    let mut server = Half::start(&machines, SERVER, "turns.py");
+    let mut server = Half::start(&machines, SERVER, ["turns.py", "server"]);
     assert_eq!(server.line(), "listens\n");
     let one_client = || {
-        let mut client = half(&machines, CLIENT, "turns.py");
+        let mut client = half(&machines, CLIENT, ["turns.py", "client"]);
         let ended = client.env("MEMLANE_STATS_ON_EXIT", "1").output();
         let ended = ended.expect("it starts");
         let told = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -146,9 +145,9 @@ fn memory_that_a_child_has_inherited_serves_nobody_else() {
     let Some(machines) = Machines::new("child-goes-on", Between::Cable, REGION) else {
         return;
     };
-    let mut server = Half::start(&machines, SERVER, "parting.py");
+    let mut server = Half::start(&machines, SERVER, ["parting.py", "server"]);
     std::thread::sleep(Duration::from_millis(500));
-    let mut client = Half::start(&machines, CLIENT, "parting.py");
+    let mut client = Half::start(&machines, CLIENT, ["parting.py", "client"]);
     assert_eq!(client.line(), "waits\n");
     server.child.wait().expect("the parent ends");
     // Time for the agents to notice, and others who take all memory that there is.
@@ -161,6 +160,29 @@ fn memory_that_a_child_has_inherited_serves_nobody_else() {
     assert!(sent.starts_with("done "), "{sent:?}");
     assert_eq!(server.line(), sent);
     client.child.wait().expect("it ends");
+}
+
+/// What a client has sent before it ended waits in the ring until the server's child reads it, though both who made the connection
+/// are gone.
+#[test]
+fn what_lies_in_a_ring_for_a_child_is_there_when_both_who_connected_are_gone() {
+    let Some(machines) = Machines::new("child-is-left", Between::Cable, REGION) else {
+        return;
+    };
+    let mut server = Half::start(&machines, SERVER, ["parting.py", "server"]);
+    std::thread::sleep(Duration::from_millis(500));
+    let mut client = Half::start(&machines, CLIENT, ["parting.py", "leaving"]);
+    assert_eq!(client.line(), "waits\n");
+    client.goes_on();
+    let sent = client.line();
+    assert!(sent.starts_with("done "), "{sent:?}");
+    client.child.wait().expect("it ends");
+    server.child.wait().expect("the parent ends");
+    std::thread::sleep(Duration::from_millis(1500));
+    let mut others: Vec<Pair> = (0..7).map(|_| machines.pair()).collect();
+    others.iter_mut().for_each(Pair::open_and_carry);
+    server.goes_on();
+    assert_eq!(server.line(), sent);
 }
 
 /// A third machine of the domain writes nonsense over the whole region, again and again. It can spoil what is in the rings, for

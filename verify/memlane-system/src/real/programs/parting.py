@@ -2,6 +2,7 @@
 
     parting.py server ADDRESS PORT     says "done HASH" of what it has read
     parting.py client ADDRESS PORT     says "waits", and sends the rest when it gets a line; "done HASH" of all that it has sent
+    parting.py leaving ADDRESS PORT    a client that sends no rest
 """
 
 import hashlib
@@ -35,7 +36,7 @@ def server(address, port):
     print("done", heard.hexdigest(), flush=True)
 
 
-def client(address, port):
+def client(address, port, rest=REST):
     connection = socket.create_connection((address, port))
     said = hashlib.sha256()
 
@@ -49,9 +50,13 @@ def client(address, port):
     send(pattern(UNREAD, 1))
     print("waits", flush=True)
     sys.stdin.readline()
-    send(pattern(REST, 2))
+    send(pattern(rest, 2))
     connection.close()
     print("done", said.hexdigest(), flush=True)
 
 
-{"server": server, "client": client}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+def leaving(address, port):
+    client(address, port, rest=0)
+
+
+{"server": server, "client": client, "leaving": leaving}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
