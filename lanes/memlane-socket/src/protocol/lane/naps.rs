@@ -15,7 +15,7 @@ use crate::state::spin;
 use core::sync::atomic::{AtomicU32, Ordering};
 use memlane_core::layout::{ASLEEP, AWAKE};
 use memlane_core::nap::Nap;
-use memlane_core::ring::{ParkCheck, Rx};
+use memlane_core::ring::{Next, ParkCheck, Rx};
 use memlane_core::stats::Counter;
 use memlane_core::sync::{Cpu, Words as _};
 use memlane_sys::sock;
@@ -49,17 +49,22 @@ pub(super) fn until_bytes(conn: &Conn) -> bool {
     napped == Some(true)
 }
 
-/// Asks the sender to wake this thread. `false`: there is something to read, or the sender stays in the middle of a write.
+/// Asks the sender to wake this thread. `false`: there is something to read in the ring or on TCP, or the sender stays in the
+/// middle of a write. What it has declared for TCP does not show in what it has published.
 fn lies_down(conn: &Conn, words: &Dmb) -> bool {
-    let Some(held) = lock_rx(conn) else {
+    let Some(mut held) = lock_rx(conn) else {
         return false;
     };
     if conn.rx_mode() != RxMode::Hot {
         return false;
     }
+    let Some(lane) = held.lane() else {
+        return false;
+    };
     Rx::begin_nap(words);
     faults::at(Step::Napping);
     settle(&held, words) == ParkCheck::Parked
+        && held.next(lane.words, lane.ring.len()) == Ok(Next::Empty)
 }
 
 /// The kernel must count the whole of a time limit for receives (`SO_RCVTIMEO`).
@@ -236,6 +241,18 @@ mod tests {
             assert_eq!(n, 10);
         });
         // With bytes in the ring, nobody lies down.
+        assert!(!lies_down(&l.conn, words));
+        process::forget(l.fd);
+    }
+
+    /// The sender has said that all else goes by TCP before the receiver lies down: nobody would wake it.
+    #[test]
+    fn a_reader_whose_peer_has_ended_does_not_lie_down() {
+        let l = looped();
+        let words = l.conn.rx_lane().unwrap().words;
+        assert!(lies_down(&l.conn, words));
+        words.rx.0.nap.get_up();
+        assert!(crate::protocol::lane::end_tx(&l.conn));
         assert!(!lies_down(&l.conn, words));
         process::forget(l.fd);
     }

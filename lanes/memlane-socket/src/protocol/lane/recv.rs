@@ -684,8 +684,12 @@ fn spin_for(conn: &ConnRef) -> Spun {
     let taken = conn.shared().rx_taken.load(Ordering::Relaxed);
     let here = is_peer_here(conn);
     board::looking(ticks());
+    // What goes by TCP from here on, as all does when the peer closes, is declared in the same cache line.
+    let sent = &lane.words.sent.0;
+    let declared = sent.runs_declared.load(Ordering::Relaxed);
     let comes = || {
-        lane.words.sent.0.published.load(Ordering::Relaxed) != taken
+        sent.published.load(Ordering::Relaxed) != taken
+            || sent.runs_declared.load(Ordering::Relaxed) != declared
             || conn.closing.load(Ordering::Relaxed) != 0
     };
     spin::until(spin::budget(), here, comes, || 1)
