@@ -264,7 +264,8 @@ impl Region {
         unsafe { SharedBytes::new(self.base, self.len) }
     }
 
-    /// Fills an extent with zeros. `false`: there is no memory for it.
+    /// Fills the words of an extent with zeros; of its rings, nobody reads a byte that was not written before. `false`: there is
+    /// no memory for it.
     pub(crate) fn clear(&self, extent: usize) -> bool {
         let (at, len) = (
             self.division.at(extent),
@@ -277,10 +278,12 @@ impl Region {
             }
         }
         let zeros = [0u8; PAGE];
-        (at..at + len).step_by(PAGE).all(|at| {
-            // SAFETY: `zeros` has as many bytes as are copied; the window refuses what lies outside.
-            unsafe { self.bytes().copy_in(at, zeros.as_ptr(), PAGE) }
-        })
+        (at..at + memlane_core::layout::RINGS_AT)
+            .step_by(PAGE)
+            .all(|at| {
+                // SAFETY: `zeros` has as many bytes as are copied; the window refuses what lies outside.
+                unsafe { self.bytes().copy_in(at, zeros.as_ptr(), PAGE) }
+            })
     }
 
     /// Gives the memory of an extent back to the host, where that is possible.

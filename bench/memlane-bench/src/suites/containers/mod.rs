@@ -1,5 +1,5 @@
 //! `memlane-bench run containers`: two programs in two network namespaces of one host, over TCP, over the kernel's sockmap and
-//! over memlane with an agent; and over memlane in one namespace.
+//! over memlane with an agent; over memlane in one namespace; and over memlane in a region, as between two machines.
 //!
 //! | room | what |
 //! |---|---|
@@ -34,7 +34,7 @@ struct Measured {
     bench: Bench,
     scene: Scene,
     /// Of redis, which asks for requests, by network.
-    kept: [work::Kept; 3],
+    kept: [work::Kept; 4],
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<Run> {
@@ -122,9 +122,11 @@ impl Suite for Measured {
             return self.programs(turn, column, place, rows);
         }
         for row in rows {
-            if let Row::Opening(how) = row {
-                let agent = (column.place != rows::Place::Same).then(|| self.scene.agent_pid());
-                let figures = opening::measure(&self.trial(column)?, *how, agent.flatten())?;
+            if let Row::Opening(how) = row
+                && column.opens(*how)
+            {
+                let agent = self.scene.agent_pid(column.place);
+                let figures = opening::measure(&self.trial(column)?, *how, agent)?;
                 turn.keep(row, system, &figures);
             }
         }

@@ -13,6 +13,8 @@ pub(super) enum Place {
     Cable,
     /// In one each, both at a bridge, and NAT between them.
     Nat,
+    /// In one each, with a cable between them, as on two machines: each has an agent of its own, and both a region of memory.
+    Machines,
 }
 
 /// A column of the tables.
@@ -38,10 +40,11 @@ pub(super) const TCP_NAT: &str = "tcp-nat";
 pub(super) const SOCKMAP_NAT: &str = "sockmap-nat";
 pub(super) const MEMLANE_NAT: &str = "memlane-nat";
 pub(super) const MEMLANE_SAME: &str = "memlane-same";
+pub(super) const MEMLANE_REGION: &str = "memlane-region";
 
 /// All of them.
 #[rustfmt::skip]
-pub(super) const COLUMNS: [Column; 7] = [
+pub(super) const COLUMNS: [Column; 8] = [
     column(TCP_CABLE, "TCP, cable", Place::Cable, Side::Tcp),
     column(SOCKMAP_CABLE, "sockmap, cable", Place::Cable, Side::Sockmap),
     column(MEMLANE_CABLE, "memlane, cable", Place::Cable, Side::Nocopy),
@@ -49,12 +52,19 @@ pub(super) const COLUMNS: [Column; 7] = [
     column(SOCKMAP_NAT, "sockmap, bridge and NAT", Place::Nat, Side::Sockmap),
     column(MEMLANE_NAT, "memlane, bridge and NAT", Place::Nat, Side::Nocopy),
     column(MEMLANE_SAME, "memlane, one namespace", Place::Same, Side::Nocopy),
+    column(MEMLANE_REGION, "memlane, region", Place::Machines, Side::Nocopy),
 ];
 
 impl Column {
     /// The column of that name.
     pub(super) fn of(system: &System) -> Option<&'static Column> {
         COLUMNS.iter().find(|column| column.system.id == system.id)
+    }
+
+    /// Whether that row has this column. Over a region, two processes have 64 lanes at most, and this one has memory for 31
+    /// pairs of processes.
+    pub(super) fn opens(&self, how: Opening) -> bool {
+        self.place != Place::Machines || how == Opening::Later
     }
 }
 
@@ -274,10 +284,10 @@ mod tests {
             let rows: usize = some.clone().map(|(rows, _)| rows).sum();
             (rows, some.map(|(_, systems)| *systems).max().unwrap_or(0))
         };
-        assert_eq!(of(&[], false), (27, 7));
-        assert_eq!(of(&[], true), (19, 7));
+        assert_eq!(of(&[], false), (27, 8));
+        assert_eq!(of(&[], true), (19, 8));
         assert_eq!(of(&["nginx", "tcp-nat"], true), (3, 1));
-        assert_eq!(of(&["opening"], true), (3, 3));
+        assert_eq!(of(&["opening"], true), (3, 4));
         assert_eq!(
             of(&["rr-1m", "memlane-cable", "memlane-same"], true),
             (1, 2)

@@ -1,6 +1,9 @@
-//! What the columns need: two networks, an agent with a domain of its own, and a sockmap.
+//! What the columns need: networks, an agent with a domain of its own, two agents that share a region, and a sockmap.
 
-use anyhow::anyhow;
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, anyhow};
 
 use super::rows::{COLUMNS, Column, Place};
 use crate::runner::proc::{Service, confined};
@@ -14,12 +17,62 @@ const NO_MATCH: &str = "it finds the other end by its addresses and ports, and N
 /// What the agent says when it is ready.
 const READY: &str = "serves ";
 
+/// Bytes of the region: the least that has the largest rings (256 KiB).
+const REGION: u64 = 1 << 30;
+
 /// What is there, or why it is not.
 type Made<T> = Result<T, String>;
+
+/// Two machines: server's and client's agent, and the region that they share.
+struct Machines {
+    network: Network,
+    agents: [Service; 2],
+    _region: Region,
+}
+
+/// A file in memory; gone when dropped.
+struct Region(PathBuf);
+
+impl Region {
+    fn new() -> anyhow::Result<Region> {
+        let path = format!("/dev/shm/memlane-bench-{}", std::process::id());
+        let file = File::create_new(&path).with_context(|| path.clone())?;
+        let region = Region(path.into());
+        file.set_len(REGION)?;
+        Ok(region)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Machines {
+    fn new(bench: &Bench) -> anyhow::Result<Machines> {
+        let region = Region::new()?;
+        let domains = ["server", "client"].map(|end| bench.scratch.name(end));
+        let agent = |domain: &PathBuf| {
+            let mut command = confined(&bench.programs.memlane);
+            command.arg("agent").arg(domain).env_remove("LD_PRELOAD");
+            command.arg(format!("--device=ivshmem:{}", region.0.display()));
+            Service::start_saying(command, &bench.scratch, READY)
+        };
+        let agents = [agent(&domains[0])?, agent(&domains[1])?];
+        let domains = domains.map(|domain| domain.display().to_string());
+        Ok(Machines {
+            network: Network::cable()?.with_domains(domains),
+            agents,
+            _region: region,
+        })
+    }
+}
 
 /// All of it; gone when dropped.
 pub(super) struct Scene {
     agent: Made<Service>,
+    machines: Made<Machines>,
     sockmap: Made<Sockmap>,
     same: Network,
     cable: Made<Network>,
@@ -41,6 +94,9 @@ impl Scene {
         };
         Scene {
             agent: made(needs(&asks), agent),
+            machines: made(needs(&|column| column.place == Place::Machines), || {
+                Machines::new(bench)
+            }),
             sockmap: made(needs(&|column| column.side == Side::Sockmap), Sockmap::new),
             same: Network::loopback().with_domain("off"),
             cable: made(needs(&|column| column.place == Place::Cable), || {
@@ -58,7 +114,10 @@ impl Scene {
             return Some(NO_MATCH.into());
         }
         let network = self.network(column.place).err();
-        let network = network.map(|why| format!("no network namespaces here: {why}"));
+        let network = network.map(|why| match column.place {
+            Place::Machines => format!("nothing to stand in for machines here: {why}"),
+            _ => format!("no network namespaces here: {why}"),
+        });
         let agent = self.agent.as_ref().err().filter(|_| asks(column));
         let agent = agent.map(|why| format!("no agent here: {why}"));
         let sockmap = self.sockmap.as_ref().err();
@@ -71,6 +130,10 @@ impl Scene {
             Place::Same => return Ok(&self.same),
             Place::Cable => &self.cable,
             Place::Nat => &self.nat,
+            Place::Machines => {
+                let machines = self.machines.as_ref().map_err(|why| anyhow!("{why}"))?;
+                return Ok(&machines.network);
+            }
         };
         network.as_ref().map_err(|why| anyhow!("{why}"))
     }
@@ -79,14 +142,20 @@ impl Scene {
         self.sockmap.as_ref().ok()
     }
 
-    pub(super) fn agent_pid(&self) -> Option<u32> {
-        self.agent.as_ref().ok().map(Service::pid)
+    /// The agent that a column's server asks, if it asks one.
+    pub(super) fn agent_pid(&self, place: Place) -> Option<u32> {
+        let agent = match place {
+            Place::Same => None,
+            Place::Cable | Place::Nat => self.agent.as_ref().ok(),
+            Place::Machines => self.machines.as_ref().ok().map(|both| &both.agents[0]),
+        };
+        agent.map(Service::pid)
     }
 }
 
-/// Whether its programs ask the agent.
+/// Whether its programs ask the agent of containers.
 fn asks(column: &Column) -> bool {
-    column.system.ours && column.place != Place::Same
+    column.system.ours && matches!(column.place, Place::Cable | Place::Nat)
 }
 
 fn made<T>(needed: bool, make: impl FnOnce() -> anyhow::Result<T>) -> Made<T> {

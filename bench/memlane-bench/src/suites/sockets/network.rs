@@ -17,8 +17,8 @@ pub(in crate::suites) struct Network {
     listens: String,
     /// The address to which clients connect.
     reached: String,
-    /// `--domain` of `memlane run`: whose agent introduces the two.
-    domain: Option<String>,
+    /// `--domain` of `memlane run`, for server and client: whose agent introduces the two.
+    domains: Option<[String; 2]>,
 }
 
 impl Network {
@@ -28,7 +28,7 @@ impl Network {
             cables: None,
             listens: "127.0.0.1".into(),
             reached: "127.0.0.1".into(),
-            domain: None,
+            domains: None,
         }
     }
 
@@ -42,7 +42,7 @@ impl Network {
             cables: Some(Cables::new(1)?),
             listens: address.clone(),
             reached: address,
-            domain: None,
+            domains: None,
         })
     }
 
@@ -55,14 +55,20 @@ impl Network {
             cables: Some(Cables::behind_nat()?),
             listens: cables::SERVER.into(),
             reached: cables::ROUTER.into(),
-            domain: None,
+            domains: None,
         })
     }
 
     /// The same with a domain: a folder, or `off`.
     pub(in crate::suites) fn with_domain(self, domain: impl Into<String>) -> Network {
+        let domain = domain.into();
+        self.with_domains([domain.clone(), domain])
+    }
+
+    /// The same with a domain each for server and client, as on two machines.
+    pub(in crate::suites) fn with_domains(self, domains: [String; 2]) -> Network {
         Network {
-            domain: Some(domain.into()),
+            domains: Some(domains),
             ..self
         }
     }
@@ -78,8 +84,12 @@ impl Network {
     }
 
     /// `--domain` of `memlane run`, if it is told.
-    pub(super) fn domain(&self) -> Option<&str> {
-        self.domain.as_deref()
+    pub(super) fn domain(&self, end: End) -> Option<&str> {
+        let [server, client] = self.domains.as_ref()?;
+        Some(match end {
+            End::Server => server,
+            End::Client => client,
+        })
     }
 
     /// A command that runs `program` where that end is, and becomes it.

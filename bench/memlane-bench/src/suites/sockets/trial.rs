@@ -224,7 +224,7 @@ impl Trial<'_> {
                 command.args(["run", "--upgrade", self.upgrade]);
                 command.args(
                     self.network
-                        .domain()
+                        .domain(place.end)
                         .map(|folder| format!("--domain={folder}")),
                 );
                 command.args(side.ring().map(|size| format!("--ring={size}")));
