@@ -42,12 +42,20 @@ pub(crate) fn catalogue() -> Catalogue {
         programs(
             "cable",
             "two namespaces, one cable",
-            &[TCP_CABLE, SOCKMAP_CABLE, MEMLANE_CABLE, MEMLANE_SAME],
+            &[
+                TCP_CABLE,
+                SOCKMAP_CABLE,
+                MEMLANE_CABLE,
+                MEMLANE_SAME,
+                MEMLANE_REGION,
+            ],
             vec![
                 (SOCKMAP_CABLE, TCP_CABLE),
                 (MEMLANE_CABLE, TCP_CABLE),
                 (MEMLANE_CABLE, SOCKMAP_CABLE),
                 (MEMLANE_CABLE, MEMLANE_SAME),
+                (MEMLANE_REGION, TCP_CABLE),
+                (MEMLANE_REGION, MEMLANE_CABLE),
             ],
         ),
         programs(
@@ -55,12 +63,6 @@ pub(crate) fn catalogue() -> Catalogue {
             "two namespaces, a bridge and NAT",
             &[TCP_NAT, SOCKMAP_NAT, MEMLANE_NAT, MEMLANE_SAME],
             vec![(MEMLANE_NAT, TCP_NAT), (MEMLANE_NAT, MEMLANE_SAME)],
-        ),
-        programs(
-            "region",
-            "two machines with a region of memory",
-            &[TCP_CABLE, MEMLANE_CABLE, MEMLANE_REGION],
-            vec![(MEMLANE_REGION, TCP_CABLE), (MEMLANE_REGION, MEMLANE_CABLE)],
         ),
         costs(),
         opening(),
