@@ -138,7 +138,8 @@ impl Pairs {
             made_by: socket.made_by,
         };
         match self.known.get(&key).copied() {
-            None if self.known.len() >= self.most => Verdict::Full,
+            // Each that is known has an end in this list, and so has each that was forgotten before its end.
+            None if self.ends.len() >= self.most => Verdict::Full,
             None => {
                 self.known.insert(key, Known::One(this));
                 self.ends.push_back((now + PATIENCE, key));
@@ -261,6 +262,23 @@ mod tests {
             let met = pairs.ask(asker(2), second, &end(second), now);
             assert_eq!(met, Verdict::Meet(asker(1)));
         }
+    }
+
+    /// Its memory is refused to it each time, so that it may ask again each time.
+    #[test]
+    fn who_is_let_ask_again_and_again_is_remembered_a_bounded_number_of_times() {
+        let (mut pairs, now) = (Pairs::new(8), Instant::now());
+        let socket = end(Role::Accepted);
+        let key = Key::of(&socket, Role::Accepted);
+        for _ in 0..100 {
+            pairs.ask(asker(1), Role::Accepted, &socket, now);
+            pairs.close(key, Role::Accepted);
+            pairs.reopen(key);
+        }
+        assert_eq!(pairs.ends.len(), 8);
+        pairs.expire(now + PATIENCE, |_| {});
+        let asked = pairs.ask(asker(1), Role::Accepted, &socket, now + PATIENCE);
+        assert_eq!(asked, Verdict::Wait);
     }
 
     #[test]
