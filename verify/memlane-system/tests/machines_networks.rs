@@ -138,6 +138,15 @@ fn a_server_lets_go_of_what_it_shared_with_clients_that_are_gone() {
     server.child.wait().expect("it ends");
 }
 
+/// A server whose child is about to go on alone, and a client whose bytes wait for the child.
+fn that_part(machines: &Machines, client: &str) -> [Half; 2] {
+    let server = Half::start(machines, SERVER, ["parting.py", "server"]);
+    std::thread::sleep(Duration::from_millis(500));
+    let mut client = Half::start(machines, CLIENT, ["parting.py", client]);
+    assert_eq!(client.line(), "waits\n");
+    [server, client]
+}
+
 /// A server's child goes on with a connection that its parent had. What the two processes share with the other machine is not given
 /// to others as long as the child lives.
 #[test]
@@ -145,10 +154,7 @@ fn memory_that_a_child_has_inherited_serves_nobody_else() {
     let Some(machines) = Machines::new("child-goes-on", Between::Cable, REGION) else {
         return;
     };
-    let mut server = Half::start(&machines, SERVER, ["parting.py", "server"]);
-    std::thread::sleep(Duration::from_millis(500));
-    let mut client = Half::start(&machines, CLIENT, ["parting.py", "client"]);
-    assert_eq!(client.line(), "waits\n");
+    let [mut server, mut client] = that_part(&machines, "client");
     server.child.wait().expect("the parent ends");
     // Time for the agents to notice, and others who take all memory that there is.
     std::thread::sleep(Duration::from_millis(1500));
@@ -169,10 +175,7 @@ fn what_lies_in_a_ring_for_a_child_is_there_when_both_who_connected_are_gone() {
     let Some(machines) = Machines::new("child-is-left", Between::Cable, REGION) else {
         return;
     };
-    let mut server = Half::start(&machines, SERVER, ["parting.py", "server"]);
-    std::thread::sleep(Duration::from_millis(500));
-    let mut client = Half::start(&machines, CLIENT, ["parting.py", "leaving"]);
-    assert_eq!(client.line(), "waits\n");
+    let [mut server, mut client] = that_part(&machines, "leaving");
     client.goes_on();
     let sent = client.line();
     assert!(sent.starts_with("done "), "{sent:?}");

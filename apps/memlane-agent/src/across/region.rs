@@ -264,8 +264,8 @@ impl Region {
         unsafe { SharedBytes::new(self.base, self.len) }
     }
 
-    /// Fills the words of an extent with zeros; of its rings, nobody reads a byte that was not written before. `false`: there is
-    /// no memory for it.
+    /// Fills the words of an extent with zeros. Its rings keep what was there: whoever has the region can read that anyway, and
+    /// an honest sender says only of what it has written that it is there. `false`: there is no memory for the extent.
     pub(crate) fn clear(&self, extent: usize) -> bool {
         let (at, len) = (
             self.division.at(extent),

@@ -13,13 +13,13 @@ use crate::runner::plan::Row as _;
 const METHOD: &[&str] = &[
     "Server and client in a network namespace each, as in two containers: with a veth cable between them; or both at a bridge, \
      where the client connects to the router's address, which becomes the server's (DNAT), and the server sees the router's \
-     (masquerade), as with a published port. One namespace: both over 127.0.0.1. Region: the namespaces stand in for two machines that share \
-     a region of memory, with a cable between them",
+     (masquerade), as with a published port. One namespace: both over 127.0.0.1. Region: the two namespaces stand in for two \
+     machines that share a region of memory, with a cable between them",
     "Rounds alternate between the columns in one run, every second round backwards; medians (lowest–highest); ratios are of \
      the same round. Server on one CPU, client on another; the agent wherever the kernel likes",
     "memlane: both programs under memlane run with its defaults; between namespaces with an agent of the bench's own, over a \
-     region with one at each end, in one without. sockmap: a BPF program puts what one program sends into the other one's receiving queue, found by addresses \
-     and ports",
+     region with one at each end, in one without. sockmap: a BPF program puts what one program sends into the other one's \
+     receiving queue, found by addresses and ports",
     "To the lane: from a connection's eighth answer until its own stats page says that it is on the memory lane, while it goes \
      on with 100 bytes there and back; reading the page takes about 10 µs each time. First: of 100 processes. The rate \
      is of connections that were made, got their lane and were closed. Agent's CPU: its run time, by the kernel's scheduler",
@@ -186,7 +186,8 @@ fn beside_tcp(row: &str, metric: &str) -> Option<Aim> {
     })
 }
 
-/// What memlane should reach against itself in one namespace, and over a region against itself on one host: 1.1 times the time, at most, and as much less of all else.
+/// What memlane should reach against itself, between namespaces as in one, and over a region as between namespaces: at most 1.1
+/// times the time, and as much less of all else.
 fn beside_itself(row: &str, metric: &str) -> Option<Aim> {
     let latency = row == "sockperf-pp" || row.starts_with("rr-");
     Some(match metric {

@@ -23,14 +23,13 @@ const REGION: u64 = 1 << 30;
 /// What is there, or why it is not.
 type Made<T> = Result<T, String>;
 
-/// Two machines: server's and client's agent, and the region that they share.
+/// Two machines: the server's agent and the client's, which share a region. Its file has no name any more.
 struct Machines {
     network: Network,
     agents: [Service; 2],
-    _region: Region,
 }
 
-/// A file in memory; gone when dropped.
+/// A file in memory, whose name is gone when dropped: whoever has opened it keeps it.
 struct Region(PathBuf);
 
 impl Region {
@@ -64,7 +63,6 @@ impl Machines {
         Ok(Machines {
             network: Network::cable()?.with_domains(domains),
             agents,
-            _region: region,
         })
     }
 }
