@@ -4,10 +4,11 @@
 //! Needs `target/cluster` (`./dev test-cluster`), memlane-webhook, memlane-csi, redis, jq, runc, FUSE, loop devices, openssl
 //! and root.
 
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memlane_system::blocks::authority::Authority;
 use memlane_system::blocks::{has as has_program, must, skip};
@@ -203,10 +204,15 @@ spec:
     said
 }
 
+/// The address of its service.
+fn redis_address(plane: &ControlPlane) -> String {
+    let address = "jsonpath={.spec.clusterIP}";
+    plane.say(&["get", "service", "redis", "-n", "shop", "-o", address])
+}
+
 /// A client of redis.
 fn client(plane: &ControlPlane, metadata: &str, name: &str) -> String {
-    let address = "jsonpath={.spec.clusterIP}";
-    let address = plane.say(&["get", "service", "redis", "-n", "shop", "-o", address]);
+    let address = redis_address(plane);
     let spec = format!(
         "  containers:
     - name: client
@@ -222,6 +228,22 @@ fn client(plane: &ControlPlane, metadata: &str, name: &str) -> String {
 fn redis_is_ready(plane: &ControlPlane) {
     let waited = ["rollout", "status", "deployment/redis", "-n", "shop"];
     plane.say(&[&waited[..], &["--timeout=90s"]].concat());
+    let pods = ["get", "pods", "-n", "shop", "-l", "app=redis", "-o", "name"];
+    let address = format!("{}:6379", redis_address(plane));
+    let address: SocketAddr = address.parse().expect("an address");
+    let is_answered = || TcpStream::connect_timeout(&address, Duration::from_millis(300)).is_ok();
+    // For a moment, the node's proxy still sends connections to the pod that was there before.
+    let begin = Instant::now();
+    let mut answers = 0;
+    while answers < 20 {
+        assert!(begin.elapsed() < LIMIT, "{}", plane.say(&pods));
+        let is_alone = plane.say(&pods).lines().count() == 1;
+        answers = if is_alone && is_answered() {
+            answers + 1
+        } else {
+            0
+        };
+    }
 }
 
 #[test]
