@@ -5,9 +5,12 @@ mod common;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Life, Running, World, capability, has, missing, skip};
@@ -308,6 +311,83 @@ async fn a_node_that_lost_a_volume_cannot_write_to_it_any_more() {
     for step in [0, 1, 2] {
         life.down(step, &world).await.expect("over");
     }
+    life.delete(&world).await.expect("removed");
+    world.must_be_clean();
+}
+
+/// Takes the loop device of this number as soon as it is free. Gives it back when dropped.
+struct TakesLoop {
+    device: PathBuf,
+    over: Arc<AtomicBool>,
+    taking: Option<std::thread::JoinHandle<bool>>,
+}
+
+impl TakesLoop {
+    fn start(number: u32, file: &Path) -> TakesLoop {
+        fs::write(file, vec![2; 1 << 20]).expect("written");
+        let device = PathBuf::from(format!("/dev/loop{number}"));
+        let over = Arc::new(AtomicBool::new(false));
+        let mut attach = Command::new("losetup");
+        attach.args([device.as_path(), file]);
+        attach.stderr(std::process::Stdio::null());
+        let ended = Arc::clone(&over);
+        let taking = std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                if attach.status().expect("losetup").success() {
+                    return true;
+                }
+            }
+            false
+        });
+        TakesLoop {
+            device,
+            over,
+            taking: Some(taking),
+        }
+    }
+}
+
+impl Drop for TakesLoop {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let taken = self
+            .taking
+            .take()
+            .is_some_and(|it| it.join().is_ok_and(|it| it));
+        if taken {
+            let _ = Command::new("losetup").arg("-d").arg(&self.device).status();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_volume_comes_back_though_the_number_of_its_old_device_is_anothers() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let world = World::start("number").await;
+    let mut life = Life::new(&world, "a");
+    life.capability = capability(Mode::SingleNodeWriter, true);
+    life.all_up(&world).await.expect("a volume");
+    let device = fs::OpenOptions::new().write(true).open(&life.target);
+    let mut device = device.expect("a device");
+    device.write_all(&[1; 4096]).expect("written");
+    device.sync_all().expect("on the disk");
+    drop(device);
+    let number = fs::metadata(&life.target).expect("there").rdev();
+    if rustix::fs::major(number) != 7 {
+        return skip("another frontend than loop devices");
+    }
+    let other = TakesLoop::start(rustix::fs::minor(number), &world.dir().join("other"));
+    life.detach(&world).await.expect("taken");
+    life.attach(&world).await.expect("published");
+    life.publish(&world).await.expect("mended");
+    let read = fs::read(&life.target).expect("a device");
+    assert!(read[..4096].iter().all(|byte| *byte == 1));
+    for step in [0, 1, 2] {
+        life.down(step, &world).await.expect("over");
+    }
+    drop(other);
     life.delete(&world).await.expect("removed");
     world.must_be_clean();
 }

@@ -2,8 +2,10 @@
 //!
 //! Numbers and structures: `include/uapi/linux/loop.h`; `LOOP_CONFIGURE` since Linux 5.8.
 //!
-//! The device clears itself when it is closed for the last time (`LO_FLAGS_AUTOCLEAR`), so one whose process was
-//! killed goes as soon as nobody has it mounted.
+//! The process that serves the file never keeps the device open. The last close of a device writes back what the kernel
+//! has cached of it, and a process that dies closes its descriptors one by one: it would wait for the file that it served
+//! itself, for ever. So nothing but `losetup`, a process of its own, opens the device once it is attached, and a device
+//! whose process was killed stays, with errors, until [`clear`] removes it.
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 use std::ffi::c_void;
@@ -11,15 +13,14 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-const LOOP_CLR_FD: Opcode = 0x4C01;
-const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
-const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 /// The number of tries: another process may take the free device first. After this many, something else is wrong.
 const TRIES: usize = 64;
@@ -60,6 +61,8 @@ pub enum LoopError {
     NotRoot,
     /// The kernel has none (`/dev/loop-control`).
     NoLoop(io::Error),
+    /// There is no `losetup` (util-linux).
+    NoLosetup(io::Error),
     /// The file cannot be opened.
     File(PathBuf, io::Error),
     /// The device refuses.
@@ -71,6 +74,7 @@ impl fmt::Display for LoopError {
         match self {
             LoopError::NotRoot => f.write_str("loop devices are for root only"),
             LoopError::NoLoop(error) => write!(f, "/dev/loop-control: {error}"),
+            LoopError::NoLosetup(error) => write!(f, "losetup: {error}: install util-linux"),
             LoopError::File(path, error) | LoopError::Device(path, error) => {
                 write!(f, "{}: {error}", path.display())
             }
@@ -85,6 +89,9 @@ impl std::error::Error for LoopError {}
 /// # Errors
 /// Why not.
 pub fn probe() -> Result<(), LoopError> {
+    let mut command = Command::new("losetup");
+    command.arg("--version").stdin(Stdio::null());
+    command.output().map_err(LoopError::NoLosetup)?;
     control().map(drop)
 }
 
@@ -99,10 +106,9 @@ fn control() -> Result<File, LoopError> {
     })
 }
 
-/// A loop device that is ours; goes when it is dropped and nobody else has it open.
+/// A loop device that is ours. When it is dropped, it is detached, at once or when nobody else has it open any more.
 #[derive(Debug)]
 pub struct LoopDevice {
-    device: File,
     path: PathBuf,
     backing: PathBuf,
 }
@@ -113,19 +119,16 @@ impl LoopDevice {
     /// # Errors
     /// [`LoopError`].
     pub fn attach(file: &Path, block: u32, read_only: bool) -> Result<LoopDevice, LoopError> {
+        probe()?;
         let control = control()?;
         let backing = backing(file, read_only)?;
         let mut last = None;
         for _ in 0..TRIES {
             let path = free(&control)?;
             match configure(&path, &backing, block, read_only) {
-                Ok(device) => {
+                Ok(()) => {
                     let backing = file.to_owned();
-                    return Ok(LoopDevice {
-                        device,
-                        path,
-                        backing,
-                    });
+                    return Ok(LoopDevice { path, backing });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                     last = Some(LoopError::Device(path, error));
@@ -149,15 +152,56 @@ impl LoopDevice {
     pub fn refresh(&self) -> io::Result<()> {
         // Before Linux 6.15 the driver takes the size that the kernel remembers for the file. `stat` renews it.
         std::fs::metadata(&self.backing)?;
-        // SAFETY: takes no argument.
-        unsafe { call(&self.device, LOOP_SET_CAPACITY, std::ptr::null_mut()) }.map(drop)
+        match is_over(&self.path, &self.backing) {
+            true => losetup("-c", &self.path),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // SAFETY: takes no argument. If a program has the device open, it goes when the program closes it.
-        let _ = unsafe { call(&self.device, LOOP_CLR_FD, std::ptr::null_mut()) };
+        // Somebody may have detached it, and its number may be another's.
+        if is_over(&self.path, &self.backing) {
+            let _ = losetup("-d", &self.path);
+        }
+    }
+}
+
+/// Detaches the loop devices over `file`, whose process is dead. `false`: there is none.
+///
+/// # Errors
+/// They cannot be detached, or the kernel's list of devices cannot be read.
+pub fn clear(file: &Path) -> io::Result<bool> {
+    let mut found = false;
+    for entry in std::fs::read_dir("/sys/block")? {
+        let device = Path::new("/dev").join(entry?.file_name());
+        if is_over(&device, file) {
+            losetup("-d", &device)?;
+            found = true;
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the kernel says that this is a loop device over `file`.
+fn is_over(device: &Path, file: &Path) -> bool {
+    let name = device.file_name().unwrap_or_default();
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+    std::fs::read(backing)
+        .is_ok_and(|said| said.strip_suffix(b"\n") == Some(file.as_os_str().as_bytes()))
+}
+
+/// Does something to a device in a process of its own.
+fn losetup(what: &str, device: &Path) -> io::Result<()> {
+    let mut command = Command::new("losetup");
+    command.arg(what).arg(device).stdin(Stdio::null());
+    let done = command.output()?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(
+            String::from_utf8_lossy(&done.stderr).trim().to_owned(),
+        )),
     }
 }
 
@@ -180,10 +224,10 @@ fn free(control: &File) -> Result<PathBuf, LoopError> {
     Ok(PathBuf::from(format!("/dev/loop{number}")))
 }
 
-fn configure(path: &Path, backing: &File, block: u32, read_only: bool) -> io::Result<File> {
+fn configure(path: &Path, backing: &File, block: u32, read_only: bool) -> io::Result<()> {
     let device = OpenOptions::new().read(true).write(!read_only).open(path)?;
     let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
-    let mut flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO;
+    let mut flags = LO_FLAGS_DIRECT_IO;
     if read_only {
         flags |= LO_FLAGS_READ_ONLY;
     }
@@ -197,8 +241,7 @@ fn configure(path: &Path, backing: &File, block: u32, read_only: bool) -> io::Re
         reserved: [0; 8],
     };
     // SAFETY: the argument is the structure that the call wants; the kernel copies it before it returns.
-    unsafe { call(&device, LOOP_CONFIGURE, (&raw mut config).cast()) }?;
-    Ok(device)
+    unsafe { call(&device, LOOP_CONFIGURE, (&raw mut config).cast()) }.map(drop)
 }
 
 impl LoopInfo {

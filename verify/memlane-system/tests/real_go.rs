@@ -10,7 +10,8 @@ use memlane_system::real::http::{Nginx, PEER_OUTSIDE, Site};
 use memlane_system::real::kv::Redis;
 use memlane_system::real::lang::{EchoServer, GoBuild, Load, echo, go_build, python_echo};
 use memlane_system::real::{
-    Done, Reason, SHORT_LIVED, Stage, Story, free_port, note, proc, wait_listening, wait_until,
+    Done, Mode, Reason, SHORT_LIVED, Stage, Story, free_port, note, proc, wait_listening,
+    wait_until,
 };
 
 /// Each connection makes more than the 80 calls after which a peer counts as one without memlane.
@@ -865,7 +866,8 @@ fn go_tests(name: &str, package: &str, more: &[&str]) {
         assert!(verdicts.len() > 100, "{text}");
         let verdicts = verdicts.join("\n");
         assert_eq!(&verdicts, results.get_or_init(|| verdicts.clone()));
-        if stage.under_memlane() {
+        // In mode auto a busy machine may end every connection before its lane is due.
+        if stage.mode == Mode::Eager {
             assert!(done.lane.ring_bytes() > 0, "nothing took the lane");
         }
     });

@@ -91,9 +91,10 @@ impl Node {
 
     /// Maps a volume that is not mirrored.
     fn bring_mapping(&self, used: &Use) -> Result<PathBuf, Status> {
-        match self.memlane.find(&self.id, &used.id)? {
+        match self.memlane.find_tried(&self.id, &used.id)? {
             Some(mapped) if mapped.is_over() => {
-                // It was taken from this node, and is published to it again.
+                // It was taken from this node, and is published to it again. The number of its device will be another's.
+                mounts::hide_node(&mapped.shown_as)?;
                 self.memlane.unmap(&mapped, true)?;
                 self.memlane.map(&self.id, &used.id, &used.wanted)
             }
@@ -102,7 +103,7 @@ impl Node {
         }
     }
 
-    /// Whether this device is mounted there. What is left there of a device that died is removed.
+    /// Whether this device is mounted there. What is left there by a device that died is removed.
     fn is_mounted(&self, place: &Path, device: &Path) -> Result<bool, Status> {
         let Some(mount) = mounts::at(place)? else {
             return Ok(false);
@@ -110,15 +111,22 @@ impl Node {
         if is_ours(&mount, device) {
             return Ok(true);
         }
-        if !self.is_dead(&mount)? {
-            return Err(Status::failed_precondition(format!(
+        match self.remove_dead(place)? {
+            true => Ok(false),
+            false => Err(Status::failed_precondition(format!(
                 "{} is mounted at {}",
                 mount.source,
                 place.display()
-            )));
+            ))),
         }
-        mounts::unmount_dead(place)?;
-        Ok(false)
+    }
+
+    /// Removes what is mounted there if it is of a device that died. `false`: it is not, or there is nothing.
+    fn remove_dead(&self, place: &Path) -> Result<bool, Status> {
+        match mounts::at(place)? {
+            Some(mount) if self.is_dead(&mount)? => mounts::unmount_dead(place).map(|()| true),
+            _ => Ok(false),
+        }
     }
 
     /// Whether a mount is of a device that memlane showed, and shows no more.
@@ -202,6 +210,8 @@ impl Node {
             capability,
             staging,
         };
+        // Before the volume is mapped: the number of a dead device may then be another's.
+        self.remove_dead(&target)?;
         let device = self.bring(&used)?;
         only_pod(&used, &device, &target)?;
         self.show(&used, &device, &target, read_only)

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use tonic::Status;
 
@@ -26,6 +28,9 @@ pub const NAME: &str = "memlane.dev/name";
 
 /// How a copy of a mirrored volume is mapped: the other one may be there while this server is away.
 const MIRRORED: [&str; 2] = ["--wait", "5s"];
+
+/// How long to wait for the answer to one read.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// How long a device may take to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -70,11 +75,28 @@ impl Mapped {
         self.state == "ok" && self.paths.iter().any(|path| path.state == "connected")
     }
 
+    /// Whether a block can be read, past all caches. A server that is away answers nothing, and that is not waited for.
+    fn is_readable(&self) -> bool {
+        let (device, (done, answer)) = (self.shown_as.clone(), mpsc::channel());
+        thread::spawn(move || {
+            let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+            let mut block = Box::new(Block([0; 4096]));
+            let device = rustix::fs::open(&device, flags, Mode::empty());
+            let read = device.and_then(|device| rustix::io::pread(device, &mut block.0, 0));
+            let _ = done.send(read.is_ok());
+        });
+        answer.recv_timeout(ANSWER).unwrap_or(true)
+    }
+
     /// The server has refused it, or has given it to somebody else: it does not come back by itself.
     pub(super) fn is_over(&self) -> bool {
         self.state.starts_with("failed") || self.state == "closed"
     }
 }
+
+/// What a device reads into past all caches: `O_DIRECT` wants it aligned to the device's block, which is a page at most.
+#[repr(align(4096))]
+struct Block([u8; 4096]);
 
 /// Of `memlane vol ls --json`.
 #[derive(Deserialize)]
@@ -195,6 +217,19 @@ impl Memlane {
     pub(super) fn find(&self, node: &str, id: &VolumeId) -> Result<Option<Mapped>, Status> {
         let mut all = self.list()?.into_iter();
         Ok(all.find(|one| one.id(node).as_ref() == Some(id)))
+    }
+
+    /// What a node has mapped of a volume, after a look at whether the server still serves it. A mapping learns that its
+    /// volume was taken away only from the answer to a request, and says so a moment later.
+    pub(super) fn find_tried(&self, node: &str, id: &VolumeId) -> Result<Option<Mapped>, Status> {
+        let begin = Instant::now();
+        loop {
+            match self.find(node, id)? {
+                Some(found)
+                    if found.works() && begin.elapsed() < ANSWER && !found.is_readable() => {}
+                found => return Ok(found),
+            }
+        }
     }
 
     /// The volumes of servers that are mapped here, by whomever. Servers are not asked: they may be away.

@@ -104,6 +104,18 @@ pub(super) fn of_device(device: u64) -> Result<Vec<Mount>, Status> {
     Ok(found)
 }
 
+/// Takes away the places where a device itself is shown, before it ends.
+pub(super) fn hide_node(device: &Path) -> Result<(), Status> {
+    let Some(device) = device_number(device) else {
+        return Ok(());
+    };
+    let shown = of_device(device)?.into_iter();
+    for mount in shown.filter(|mount| mount.kind == "devtmpfs") {
+        unmount_dead(&mount.point)?;
+    }
+    Ok(())
+}
+
 /// Whether this mount shows the device: its file system, or the device itself.
 pub(super) fn shows(mount: &Mount, device: u64) -> bool {
     mount.device == device

@@ -4,17 +4,24 @@
 //! is free, which the kernel frees when its owner dies. Sockets are replaced by whoever wants their name next.
 
 use std::fs::{DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use memlane_block_frontends::fuse;
+use memlane_block_frontends::{fuse, loopdev};
 use rustix::fs::{FlockOperation, flock};
 
 /// Where folders of `--as loop` are.
 const RUN: &str = "/run";
 /// How their names begin.
 const LOOP: &str = "memlane-loop-";
+
+/// How long to try to make a folder that others clear away, and how long to wait before the next try. Clearing an empty
+/// folder away takes microseconds.
+const TAKEN_AWAY: Duration = Duration::from_secs(1);
+const TURN: Duration = Duration::from_millis(1);
 
 /// A folder for one mount that nobody else is to see. Gone when dropped, if it is empty.
 #[derive(Debug)]
@@ -32,15 +39,15 @@ impl Folder {
 
     fn below(run: &Path, name: &str) -> anyhow::Result<Folder> {
         let path = run.join(format!("{LOOP}{name}"));
-        let made = || -> std::io::Result<File> {
-            DirBuilder::new().mode(0o700).create(&path)?;
-            let folder = File::open(&path)?;
-            flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
-            // Who tidies up may have been here between two of these.
-            std::fs::metadata(&path)?;
-            Ok(folder)
+        let begin = Instant::now();
+        let lock = loop {
+            match make_locked(&path) {
+                Ok(lock) => break lock,
+                // Another process took it for a dead one's before it was locked.
+                Err(_) if begin.elapsed() < TAKEN_AWAY => std::thread::sleep(TURN),
+                Err(error) => return Err(error).with_context(|| path.display().to_string()),
+            }
         };
-        let lock = made().with_context(|| path.display().to_string())?;
         Ok(Folder { path, _lock: lock })
     }
 
@@ -53,6 +60,24 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+/// A new folder, locked.
+fn make_locked(path: &Path) -> io::Result<File> {
+    DirBuilder::new().mode(0o700).create(path)?;
+    lock(path)
+}
+
+/// The folder at this path, locked. While it is locked, nobody else removes it.
+fn lock(path: &Path) -> io::Result<File> {
+    let folder = File::open(path)?;
+    flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+    let (locked, named) = (folder.metadata()?, std::fs::symlink_metadata(path)?);
+    // It may have been removed, and made anew, before it was locked.
+    match named.is_dir() && (locked.dev(), locked.ino()) == (named.dev(), named.ino()) {
+        true => Ok(folder),
+        false => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
@@ -75,11 +100,10 @@ fn clear_folders_below(run: &Path) -> Vec<PathBuf> {
 }
 
 fn clear_folder(path: &Path) -> Option<()> {
-    let folder = File::open(path)
-        .ok()
-        .filter(|folder| folder.metadata().is_ok_and(|m| m.is_dir()))?;
-    flock(&folder, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let _lock = lock(path).ok()?;
     let volume = path.join("volume");
+    // Before the mount goes, after which the kernel does not know the file's name any more.
+    loopdev::clear(&volume).ok()?;
     while fuse::clear(&volume).ok()? {}
     // What is not an empty file there is not ours.
     if std::fs::metadata(&volume).is_ok_and(|there| there.is_file() && there.len() == 0) {
@@ -104,6 +128,8 @@ pub(super) fn prune() -> anyhow::Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -123,6 +149,33 @@ mod tests {
         std::fs::write(other.join("volume"), "mine").expect("a file");
         assert_eq!(clear_folders_below(&run), std::slice::from_ref(&left));
         assert!(!left.exists() && other.join("volume").exists());
+        std::fs::remove_dir_all(&run).expect("removed");
+    }
+
+    #[test]
+    fn a_folder_is_made_while_others_clear_away() {
+        let run = std::env::temp_dir().join(format!("memlane-beside-{}", std::process::id()));
+        std::fs::create_dir_all(&run).expect("a folder");
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        clear_folders_below(&run);
+                    }
+                });
+            }
+            let failed = (0..2000).find_map(|number| {
+                let folder = match Folder::below(&run, &number.to_string()) {
+                    Ok(folder) => folder,
+                    Err(error) => return Some(format!("{error:#}")),
+                };
+                let kept = folder.path.exists();
+                (!kept).then(|| format!("{number} was cleared away"))
+            });
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(failed, None);
+        });
         std::fs::remove_dir_all(&run).expect("removed");
     }
 }

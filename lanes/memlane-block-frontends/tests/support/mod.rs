@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No answer of a daemon, and no command, takes so long.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -140,6 +140,16 @@ impl Daemon {
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Like [`kill`](Self::kill), for a daemon that may fail to die.
+    pub(crate) fn kill_in(&mut self, limit: Duration) {
+        self.child.kill().unwrap();
+        let begin = Instant::now();
+        while !self.ended() {
+            assert!(begin.elapsed() < limit, "it does not die");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub(crate) fn ended(&mut self) -> bool {
