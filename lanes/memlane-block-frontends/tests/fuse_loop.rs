@@ -204,7 +204,7 @@ fn a_daemon_that_is_killed_dies_though_the_kernel_has_not_written_all() {
     let folder = Folder::new();
     let path = folder.at("volume");
     let (mut daemon, device) = serve(&path, "plain");
-    std::fs::write(&device, [1; 8 << 20]).unwrap();
+    std::fs::write(&device, vec![1; 8 << 20]).unwrap();
     daemon.kill_in(Duration::from_secs(20));
     assert!(loopdev::clear(&path).unwrap());
     fuse::clear(&path).unwrap();
