@@ -9,6 +9,7 @@ mod control_plane;
 mod image;
 mod installed;
 mod node;
+mod pod_network;
 mod sidecars;
 mod webhook;
 

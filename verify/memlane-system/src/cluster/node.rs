@@ -9,6 +9,7 @@ use rustix::fs::FlockOperation;
 
 use super::control_plane::{ControlPlane, Token};
 use super::image::{Image, archive};
+use super::pod_network::{self, BRIDGE, SUBNET, delete_link};
 use super::{NODE_NAME, program};
 use crate::blocks::{has, must};
 use crate::containers::root::Root;
@@ -18,9 +19,6 @@ use crate::harness::{Running, TempDir, free_port, is_root};
 const LIMIT: Duration = Duration::from_secs(120);
 /// Where Debian's package containernetworking-plugins lies.
 const CNI: &str = "/usr/lib/cni";
-/// The bridge of the pods, and their addresses.
-const BRIDGE: &str = "memlane-pods";
-const SUBNET: &str = "10.244.7.0/24";
 /// What holds a pod's namespaces.
 const PAUSE: &str = "localhost/pause:test";
 
@@ -41,6 +39,7 @@ impl Address {
         rustix::fs::flock(&lock, FlockOperation::LockExclusive).expect("locked");
         // What a killed test has left behind.
         delete_link(Address::LINK);
+        pod_network::clear();
         ip(&["link", "add", Address::LINK, "type", "bridge"]);
         for address in [Address::IP, Address::SECOND] {
             let network = format!("{address}/24");
@@ -216,14 +215,7 @@ impl Drop for Node {
         self.kill_containers();
         self.containerd = None;
         unmount_below(self.dir.path());
-        delete_link(BRIDGE);
-        // kube-proxy's.
-        for family in ["ip", "ip6"] {
-            let _ = Command::new("nft")
-                .args(["delete", "table", family, "kube-proxy"])
-                .stderr(Stdio::null())
-                .status();
-        }
+        pod_network::clear();
     }
 }
 
@@ -231,14 +223,6 @@ fn ip(args: &[&str]) {
     let mut command = Command::new("ip");
     command.args(args);
     must(command);
-}
-
-/// One that is not there is no error.
-fn delete_link(name: &str) {
-    let _ = Command::new("ip")
-        .args(["link", "delete", name])
-        .stderr(Stdio::null())
-        .status();
 }
 
 fn kubelet_folder(dir: &Path) -> PathBuf {
