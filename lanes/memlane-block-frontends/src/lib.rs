@@ -39,6 +39,7 @@
 
 #[cfg(feature = "fuse")]
 pub mod fuse;
+mod kernel_path;
 pub mod loopdev;
 pub mod nbd;
 pub mod nbd_kernel;

@@ -7,6 +7,7 @@
 //! itself, for ever. So nothing but `losetup`, a process of its own, opens the device once it is attached, and a device
 //! whose process was killed stays, with errors, until [`clear`] removes it.
 
+use crate::kernel_path;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 use std::ffi::c_void;
 use std::fmt;
@@ -127,7 +128,7 @@ impl LoopDevice {
             let path = free(&control)?;
             match configure(&path, &backing, block, read_only) {
                 Ok(()) => {
-                    let backing = file.to_owned();
+                    let backing = kernel_path::of(file);
                     return Ok(LoopDevice { path, backing });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -173,10 +174,10 @@ impl Drop for LoopDevice {
 /// # Errors
 /// They cannot be detached, or the kernel's list of devices cannot be read.
 pub fn clear(file: &Path) -> io::Result<bool> {
-    let mut found = false;
+    let (mut found, file) = (false, kernel_path::of(file));
     for entry in std::fs::read_dir("/sys/block")? {
         let device = Path::new("/dev").join(entry?.file_name());
-        if is_over(&device, file) {
+        if is_over(&device, &file) {
             losetup("-d", &device)?;
             found = true;
         }

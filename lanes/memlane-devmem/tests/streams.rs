@@ -335,7 +335,12 @@ fn chunks_that_a_waiting_stream_did_not_use_are_told_of() {
         move || {
             while !stop.load(Ordering::Relaxed) {
                 let nothing = idle.receive_within(Duration::from_millis(10), &mut Vec::new());
-                assert_eq!(nothing, Err(ReceiveError::WouldBlock));
+                // The other stream may have all chunks at this moment.
+                let errors = [ReceiveError::WouldBlock, ReceiveError::NoRoom];
+                assert!(
+                    nothing.as_ref().is_err_and(|error| errors.contains(error)),
+                    "{nothing:?}"
+                );
             }
         }
     });

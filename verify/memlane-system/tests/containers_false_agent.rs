@@ -20,6 +20,7 @@ use memlane_system::containers::{Between, Networks};
 use memlane_system::harness::{TempDir, plain_only};
 use memlane_system::pair::Pair;
 use memlane_system::real::held::{Held, channels_of};
+use memlane_system::real::wait_until;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// What he does with a question, given the connection that it came over. `false`: he closes that.
@@ -126,6 +127,7 @@ fn held_after(networks: &Networks, name: &str, does: Box<Does>) -> [(usize, usiz
     );
     let both = [&pair.client, &pair.server];
     for end in both {
+        wait_until("a page", Duration::from_secs(5), || end.conn().is_some());
         let conn = end.conn().expect("a page");
         assert!(
             !conn.on_lane() && conn.bytes[..2] == [0, 0],

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use memlane_system::blocks::memlane;
 use memlane_system::harness;
+use memlane_system::real::wait_until;
 use memlane_system::verbs::{LIMIT, MODES, Place, json, number, run, shows, start, stats};
 use serde_json::Value;
 
@@ -127,11 +128,11 @@ fn a_killed_process_is_not_shown_and_its_name_and_socket_are_free() {
     let args = ["back", &place.socket(), "sink:", "--name", &name];
     let first = start(&args);
     shows(&name, "there", |_| true);
+    // It answers before it listens for the other end.
+    let socket = place.socket();
+    wait_until("its socket", LIMIT, || Path::new(&socket).exists());
     first.stop();
-    assert!(
-        Path::new(&place.socket()).exists(),
-        "kill -9 leaves the file"
-    );
+    assert!(Path::new(&socket).exists(), "kill -9 leaves the file");
     assert_eq!(stats(&name), None);
     let said = run(&["stats"]);
     assert!(
@@ -141,7 +142,7 @@ fn a_killed_process_is_not_shown_and_its_name_and_socket_are_free() {
     );
     let next = start(&args);
     shows(&name, "there again", |seen| seen["pid"] == next.pid());
-    let said = run(&["front", &place.socket(), "gen:count=10"]);
+    let said = run(&["front", &socket, "gen:count=10", "--wait", "30s"]);
     assert!(said.is_ok(), "{}", said.report());
     next.signal("TERM");
     assert!(next.finish(LIMIT).is_ok());

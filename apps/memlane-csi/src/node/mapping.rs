@@ -29,8 +29,9 @@ pub const NAME: &str = "memlane.dev/name";
 /// How a copy of a mirrored volume is mapped: the other one may be there while this server is away.
 const MIRRORED: [&str; 2] = ["--wait", "5s"];
 
-/// How long to wait for the answer to one read.
+/// How long to wait for the answer to one read, and how long until a mapping is asked again what has become of it.
 const ANSWER: Duration = Duration::from_secs(2);
+const TURN: Duration = Duration::from_millis(20);
 
 /// How long a device may take to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -226,7 +227,10 @@ impl Memlane {
         loop {
             match self.find(node, id)? {
                 Some(found)
-                    if found.works() && begin.elapsed() < ANSWER && !found.is_readable() => {}
+                    if found.works() && begin.elapsed() < ANSWER && !found.is_readable() =>
+                {
+                    thread::sleep(TURN);
+                }
                 found => return Ok(found),
             }
         }

@@ -81,7 +81,7 @@ fn lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Takes away the folders of dead processes, and what is mounted in them. Which?
+/// Takes away the folders of dead processes, with the loop devices and mounts over them. Returns those folders.
 pub(super) fn clear_folders() -> Vec<PathBuf> {
     clear_folders_below(Path::new(RUN))
 }

@@ -4,6 +4,7 @@
 //! answers `ENOTCONN`, which it does when the last descriptor of `/dev/fuse` of that mount is closed.
 
 use super::unmount::{MountError, fusermount};
+use crate::kernel_path;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::ffi::OsString;
@@ -28,7 +29,7 @@ pub fn left() -> Vec<PathBuf> {
 /// # Errors
 /// The kernel does not let us.
 pub fn clear(path: &Path) -> Result<bool, MountError> {
-    let path = &canonical(path);
+    let path = &kernel_path::of(path);
     if !ours().iter().any(|ours| ours == path) || !is_dead(path) {
         return Ok(false);
     }
@@ -39,19 +40,6 @@ pub fn clear(path: &Path) -> Result<bool, MountError> {
         Err(Errno::INVAL | Errno::NOENT) => Ok(false),
         Err(errno) => Err(MountError::Io(path.to_owned(), errno.into())),
     }
-}
-
-/// As the kernel's table has it. The last part cannot be asked for anything.
-fn canonical(path: &Path) -> PathBuf {
-    let whole = path.parent().and_then(|parent| {
-        let parent = if parent.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            parent
-        };
-        Some(parent.canonicalize().ok()?.join(path.file_name()?))
-    });
-    whole.unwrap_or_else(|| path.to_owned())
 }
 
 fn ours() -> Vec<PathBuf> {
