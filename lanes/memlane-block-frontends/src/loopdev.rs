@@ -5,7 +5,7 @@
 //! The process that serves the file never keeps the device open. The last close of a device writes back what the kernel
 //! has cached of it, and a process that dies closes its descriptors one by one: it would wait for the file that it served
 //! itself, for ever. So nothing but `losetup`, a process of its own, opens the device once it is attached, and a device
-//! whose process was killed stays, with errors, until [`clear`] removes it.
+//! whose process was killed stays, with errors, until `fuse::clear` removes it with the mount below it.
 
 use crate::kernel_path;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
@@ -169,20 +169,20 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Detaches the loop devices over `file`, whose process is dead. `false`: there is none.
-///
-/// # Errors
-/// They cannot be detached, or the kernel's list of devices cannot be read.
-pub fn clear(file: &Path) -> io::Result<bool> {
-    let (mut found, file) = (false, kernel_path::of(file));
+/// Detaches the loop devices over a file whose process is dead, by the name that the kernel's tables have.
+#[cfg(feature = "fuse")]
+pub(crate) fn clear(file: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir("/sys/block")? {
         let device = Path::new("/dev").join(entry?.file_name());
-        if is_over(&device, &file) {
-            losetup("-d", &device)?;
-            found = true;
+        if is_over(&device, file)
+            && let Err(error) = losetup("-d", &device)
+            // Another process may have detached it meanwhile.
+            && is_over(&device, file)
+        {
+            return Err(error);
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Whether the kernel says that this is a loop device over `file`.

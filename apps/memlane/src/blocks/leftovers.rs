@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use memlane_block_frontends::{fuse, loopdev};
+use memlane_block_frontends::fuse;
 use rustix::fs::{FlockOperation, flock};
 
 /// Where folders of `--as loop` are.
@@ -102,8 +102,6 @@ fn clear_folders_below(run: &Path) -> Vec<PathBuf> {
 fn clear_folder(path: &Path) -> Option<()> {
     let _lock = lock(path).ok()?;
     let volume = path.join("volume");
-    // Before the mount goes, after which the kernel does not know the file's name any more.
-    loopdev::clear(&volume).ok()?;
     while fuse::clear(&volume).ok()? {}
     // What is not an empty file there is not ours.
     if std::fs::metadata(&volume).is_ok_and(|there| there.is_file() && there.len() == 0) {

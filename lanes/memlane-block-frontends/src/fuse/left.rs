@@ -4,7 +4,7 @@
 //! answers `ENOTCONN`, which it does when the last descriptor of `/dev/fuse` of that mount is closed.
 
 use super::unmount::{MountError, fusermount};
-use crate::kernel_path;
+use crate::{kernel_path, loopdev};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::ffi::OsString;
@@ -24,7 +24,8 @@ pub fn left() -> Vec<PathBuf> {
     mounts
 }
 
-/// Unmounts what a killed process has mounted at `path`, even while it is open. `false`: there is nothing of this kind.
+/// Unmounts what a killed process has mounted at `path`, even while it is open, and detaches the loop devices over it.
+/// `false`: there is nothing of this kind.
 ///
 /// # Errors
 /// The kernel does not let us.
@@ -33,6 +34,8 @@ pub fn clear(path: &Path) -> Result<bool, MountError> {
     if !ours().iter().any(|ours| ours == path) || !is_dead(path) {
         return Ok(false);
     }
+    // Before the mount goes: afterwards the kernel does not tell the name of a device's file any more.
+    loopdev::clear(path).map_err(|error| MountError::Io(path.to_owned(), error))?;
     match unmount(path, UnmountFlags::DETACH) {
         Ok(()) => Ok(true),
         Err(Errno::PERM) => fusermount(path, &["-u", "-z"]).map(|()| true),
