@@ -374,20 +374,27 @@ async fn a_block_volume_comes_back_though_the_number_of_its_old_device_is_anothe
     device.write_all(&[1; 4096]).expect("written");
     device.sync_all().expect("on the disk");
     drop(device);
-    let number = fs::metadata(&life.target).expect("there").rdev();
-    if rustix::fs::major(number) != 7 {
-        return skip("another frontend than loop devices");
+    for killed in [false, true] {
+        let number = fs::metadata(&life.target).expect("there").rdev();
+        if rustix::fs::major(number) != 7 {
+            return skip("another frontend than loop devices");
+        }
+        let other = TakesLoop::start(rustix::fs::minor(number), &world.dir().join("other"));
+        match killed {
+            true => kill(world.mapping_process("n1").expect("a process")),
+            false => {
+                life.detach(&world).await.expect("taken");
+                life.attach(&world).await.expect("published");
+            }
+        }
+        life.publish(&world).await.expect("mended");
+        let read = fs::read(&life.target).expect("a device");
+        assert!(read[..4096].iter().all(|byte| *byte == 1), "{killed}");
+        drop(other);
     }
-    let other = TakesLoop::start(rustix::fs::minor(number), &world.dir().join("other"));
-    life.detach(&world).await.expect("taken");
-    life.attach(&world).await.expect("published");
-    life.publish(&world).await.expect("mended");
-    let read = fs::read(&life.target).expect("a device");
-    assert!(read[..4096].iter().all(|byte| *byte == 1));
     for step in [0, 1, 2] {
         life.down(step, &world).await.expect("over");
     }
-    drop(other);
     life.delete(&world).await.expect("removed");
     world.must_be_clean();
 }

@@ -68,7 +68,7 @@ enum What {
         #[arg(long)]
         force: bool,
     },
-    /// Remove mounts and folders that killed processes have left behind
+    /// Remove mounts, folders and loop devices that killed processes have left behind
     Prune,
     /// Open a mapped volume on the server again, now
     Remap {
