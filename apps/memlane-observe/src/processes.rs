@@ -49,7 +49,7 @@ impl Process {
 
 /// When process `pid` began, in clock ticks since boot. `None`: there is no such process.
 pub fn started(pid: u32) -> Option<u64> {
-    stat(pid, 22)?.parse().ok()
+    memlane_sys::proc::started(pid)
 }
 
 /// The parent of each process.

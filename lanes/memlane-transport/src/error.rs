@@ -73,6 +73,10 @@ pub enum PathError {
     HugePages(u32),
     /// The RDMA device, or what is needed for it, says no.
     Rdma(RdmaError),
+    /// The memory that this machine shares is not the one that the server uses.
+    OtherMemory,
+    /// A path by memory that machines share, in a session that was told of none.
+    NoSharedMemory,
 }
 
 /// What RDMA says no to.
@@ -106,6 +110,10 @@ pub const ENOMEM: u16 = 12;
 pub const EACCES: u16 = 13;
 /// Linux's `EBUSY`: the server has as many connections as it takes, in all or from this address.
 pub const EBUSY: u16 = 16;
+/// Linux's `ENOSPC`: the memory that the server shares with other machines is full.
+pub const ENOSPC: u16 = 28;
+/// Linux's `EOPNOTSUPP`: the server shares no memory with other machines.
+pub const EOPNOTSUPP: u16 = 95;
 /// Linux's `EPROTONOSUPPORT`: a server without TLS to a client that wants it.
 pub const EPROTONOSUPPORT: u16 = 93;
 /// Linux's `ENOKEY`: a server with TLS to a client without.
@@ -116,9 +124,11 @@ impl PathError {
     #[must_use]
     pub fn wants_a_person(&self) -> bool {
         match self {
-            PathError::Refused(errno) => [ENOMEM, EACCES, EPROTONOSUPPORT, ENOKEY].contains(errno),
+            PathError::Refused(errno) => {
+                [ENOMEM, EACCES, EOPNOTSUPP, EPROTONOSUPPORT, ENOKEY].contains(errno)
+            }
             PathError::Tls(error) => *error != TlsError::Ended,
-            PathError::HugePages(_) => true,
+            PathError::HugePages(_) | PathError::OtherMemory | PathError::NoSharedMemory => true,
             PathError::Rdma(error) => matches!(error, RdmaError::Missing | RdmaError::MemoryLock),
             _ => false,
         }
@@ -143,6 +153,12 @@ impl fmt::Display for PathError {
             PathError::Refused(ENOMEM) => f.write_str(
                 "refused by the server: it has no memory for another session (with `--memory hugetlb`: raise vm.nr_hugepages there)",
             ),
+            PathError::Refused(ENOSPC) => f.write_str(
+                "refused by the server: the memory that it shares with other machines is full (see memlane vol ls there)",
+            ),
+            PathError::Refused(EOPNOTSUPP) => f.write_str(
+                "refused by the server: it shares no memory with other machines (memlane serve --device)",
+            ),
             PathError::Refused(errno) => {
                 write!(f, "refused by the server: {}", words((*errno).into()))
             }
@@ -156,6 +172,12 @@ impl fmt::Display for PathError {
                 "too few huge pages are free on this machine: the session's memory needs {need} (sysctl vm.nr_hugepages=N), or leave `--memory hugetlb` out"
             ),
             PathError::Rdma(error) => write!(f, "{error}"),
+            PathError::OtherMemory => f.write_str(
+                "this machine's shared memory is not the server's: name the device that has the server's region (--device)",
+            ),
+            PathError::NoSharedMemory => f.write_str(
+                "this session was told of no memory that machines share: name the device (--device)",
+            ),
         }
     }
 }

@@ -137,7 +137,7 @@ impl Lease {
     /// Where in the chunks of a server of this host it lies, if it does.
     #[must_use]
     pub fn in_chunks(&self) -> Option<InChunks> {
-        self.claim().map(Claim::place)
+        self.claim().and_then(Claim::place)
     }
 
     /// Of what was read into it last: bytes that were copied from one place of this process's memory to another, on

@@ -76,6 +76,11 @@ const CAPS_VERSION: u8 = 1;
 pub const CAP_REPLAY: u16 = 1;
 /// Capability: notices, and refusals with a reason.
 pub const CAP_NOTICE: u16 = 2;
+/// In a request: the client has memory that it may share with the server's machine. Another of its paths, if not this one,
+/// goes by it.
+pub const CAP_SHARED_MEMORY: u16 = 4;
+/// In a request: this connection is to go by that memory.
+pub const CAP_BY_MEMORY: u16 = 8;
 /// All that this version can do.
 pub const CAPS: u16 = CAP_REPLAY | CAP_NOTICE;
 
@@ -366,6 +371,12 @@ impl ConnReq {
             caps: Caps::get(bytes, 45, 46, 48)?,
         })
     }
+}
+
+/// Adds to what an encoded request says that its client can do.
+pub fn add_caps(request: &mut [u8; CONN_LEN], bits: u16) {
+    let known = u16::from_le_bytes([request[46], request[47]]);
+    put(request, 46, &(known | bits).to_le_bytes());
 }
 
 /// Only the major version counts (rtrs-srv.c, rtrs-clt.c).

@@ -39,6 +39,13 @@ fn headers_are_as_the_page_shows_them() {
                 base: 0x1122_3344_5566_7000,
             },
         ),
+        (
+            "place",
+            Header::Place {
+                slots: 128,
+                base: 0x1122_3344_5566_7000,
+            },
+        ),
     ];
     let page = golden::page("tcp-device");
     for (name, header) in all {

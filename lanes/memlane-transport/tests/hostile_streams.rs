@@ -43,7 +43,7 @@ fn listen(stream: &mut TcpStream) -> std::io::Result<(Header, Vec<u8>)> {
     stream.read_exact(&mut bytes)?;
     let header = Header::decode(&bytes).expect("a frame");
     let behind = match header {
-        Header::Step(_) => CONN_LEN,
+        Header::Step(_) | Header::Place { .. } => CONN_LEN,
         Header::Send { len, .. } => len as usize,
         Header::Write { place, .. } => place.len as usize + usize::from(place.tail),
         Header::Immediate(_) | Header::Share { .. } => 0,

@@ -34,7 +34,14 @@ fn session(to: &Address, pages: Pages) -> Arc<ClientSession> {
         engine: client_engine("huge"),
         paths: vec![PathAddr::to(to.clone())],
     };
-    open_with(config, Means { tls: None, pages }).expect("a session")
+    open_with(
+        config,
+        Means {
+            pages,
+            ..Means::default()
+        },
+    )
+    .expect("a session")
 }
 
 fn why(session: &ClientSession) -> Option<PathError> {

@@ -52,6 +52,27 @@ pub fn alive(tid: i32) -> bool {
     }
 }
 
+/// When process `pid` began, in clock ticks since the machine's boot: tells it from a later one with the same number. `None`: there
+/// is no such process.
+pub fn started(pid: u32) -> Option<u64> {
+    let mut path = *b"/proc/\0\0\0\0\0\0\0\0\0\0/stat\0";
+    const NUMBER_AT: usize = 6;
+    let end = NUMBER_AT + crate::fd::write_decimal(&mut path[NUMBER_AT..], pid);
+    path[end..end + 6].copy_from_slice(b"/stat\0");
+    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    // The line has 52 numbers at most, and a name of 15 bytes or, for a kernel's thread, 63.
+    let mut line = [0; 1536];
+    let len = crate::fd::read_file(path, &mut line).ok()?;
+    start_time(&line[..len])
+}
+
+/// Field 22 of a line of `/proc/PID/stat`, counted behind the name, which may have spaces and parentheses in it.
+fn start_time(line: &[u8]) -> Option<u64> {
+    let name_ends = line.iter().rposition(|byte| *byte == b')')?;
+    let fields = core::str::from_utf8(&line[name_ends + 1..]).ok()?;
+    fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
 /// Fills `buf` with random bytes fit for tokens.
 pub fn random(buf: &mut [u8]) -> Result<()> {
     // SAFETY: `buf` is writable for its length. 256 bytes or less are never cut short.
@@ -263,4 +284,26 @@ pub fn queue_signal(signal: i32, code: i32, value: usize) {
     };
     // SAFETY: `info` is as long as the kernel reads.
     let _ = unsafe { syscall!(libc::SYS_rt_sigqueueinfo, pid(), signal, &raw const info) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_began_when_the_kernel_says_so_whatever_its_name_is() {
+        let line = b"7 (a) b (c)) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 10 11\n";
+        assert_eq!(start_time(line), Some(987_654));
+        assert_eq!(start_time(b"7 (a) S 1"), None);
+        assert_eq!(start_time(b""), None);
+    }
+
+    #[test]
+    fn this_process_has_begun_and_one_that_cannot_be_has_not() {
+        let pid = u32::try_from(pid()).unwrap();
+        assert!(started(pid).unwrap() > 0);
+        assert_eq!(started(pid), started(pid));
+        // More than `/proc/sys/kernel/pid_max` can say (4194304).
+        assert_eq!(started(u32::MAX), None);
+    }
 }

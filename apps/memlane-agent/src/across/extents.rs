@@ -22,8 +22,7 @@ pub struct Lifetime {
 impl Lifetime {
     /// Of the process that has this number now. `None`: nobody has.
     pub fn of(pid: i32) -> Option<Lifetime> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let since = started(&stat)?;
+        let since = memlane_sys::proc::started(u32::try_from(pid).ok()?)?;
         Some(Lifetime { pid, since })
     }
 
@@ -31,12 +30,6 @@ impl Lifetime {
     pub fn lasts(self) -> bool {
         Lifetime::of(self.pid) == Some(self)
     }
-}
-
-/// Field 22 of `/proc/PID/stat`, counted behind the program's name, which may have spaces and parentheses in it.
-fn started(stat: &str) -> Option<u64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// What the sender's word of an extent says.

@@ -201,6 +201,8 @@ struct Session {
     slots: Vec<Slot<Waiter>>,
     /// Since when it has no path.
     empty: Time,
+    /// Its client will not come back.
+    is_departed: bool,
     stats: ServerStats,
 }
 
@@ -208,6 +210,7 @@ impl Session {
     /// How long it is remembered without a path. One that nobody introduced has nothing to remember.
     fn linger(&self, config: &Config) -> Duration {
         match self.name {
+            _ if self.is_departed => Duration::ZERO,
             Some(_) => config.linger,
             None => config.connect_timeout,
         }
@@ -361,6 +364,7 @@ impl Server {
             paths: BTreeMap::new(),
             slots,
             empty: now,
+            is_departed: false,
             stats: ServerStats::default(),
         };
         self.sessions.insert(id, session);
@@ -412,6 +416,13 @@ impl Server {
     pub fn on_broken(&mut self, now: Time, link: LinkId, why: PathError) {
         if let Some(home) = self.links.get(&link).copied() {
             self.close_path(now, home.session, &home.path, why);
+        }
+    }
+
+    /// The client of a session will not come back: nothing of it is remembered once it has no path.
+    pub fn depart(&mut self, session: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.is_departed = true;
         }
     }
 

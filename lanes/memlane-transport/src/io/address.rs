@@ -29,7 +29,7 @@ const LONGEST_NAME: usize = 107;
 /// One address of a server.
 ///
 /// Read from text as people write it, which is also what is shown: `tcp://HOST[:PORT]`, `HOST[:PORT]` ([`PORT`] by
-/// default), `rdma://HOST[:PORT]`, `local[:NAME]`, `local:/PATH`, and `local:@NAME` for any other name in the abstract namespace. Reading a
+/// default), `rdma://HOST[:PORT]`, `ivshmem://HOST[:PORT]`, `local[:NAME]`, `local:/PATH`, and `local:@NAME` for any other name in the abstract namespace. Reading a
 /// host's name asks the resolver, which may take its time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
@@ -37,6 +37,8 @@ pub enum Address {
     Tcp(SocketAddr),
     /// Over RDMA: an address of an interface that belongs to an RDMA device.
     Rdma(SocketAddr),
+    /// By memory that both machines have; met, and woken, over TCP.
+    Ivshmem(SocketAddr),
     /// On this host: a path if it begins with `/` or `.`, else a name in the abstract namespace.
     Local(String),
 }
@@ -54,6 +56,7 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(addr) => write!(f, "tcp://{addr}"),
             Address::Rdma(addr) => write!(f, "rdma://{addr}"),
+            Address::Ivshmem(addr) => write!(f, "ivshmem://{addr}"),
             Address::Local(path) if is_path(path) => write!(f, "local:{path}"),
             Address::Local(name) => match name.strip_prefix(LOCAL_PREFIX) {
                 Some(short) if is_plain(short) => write!(f, "local:{short}"),
@@ -75,11 +78,13 @@ impl FromStr for Address {
     }
 }
 
-/// `[tcp://|rdma://]HOST[:PORT]`, to be reached from there.
+/// `[tcp://|rdma://|ivshmem://]HOST[:PORT]`, to be reached from there.
 fn remote(text: &str, from: Option<IpAddr>) -> Result<Address, String> {
-    let (kind, host): (fn(SocketAddr) -> Address, &str) = match text.strip_prefix("rdma:") {
-        Some(host) => (Address::Rdma, host),
-        None => (Address::Tcp, text.strip_prefix("tcp:").unwrap_or(text)),
+    let (kind, host): (fn(SocketAddr) -> Address, &str) = match text.split_once(':') {
+        Some(("tcp", host)) => (Address::Tcp, host),
+        Some(("rdma", host)) => (Address::Rdma, host),
+        Some(("ivshmem", host)) => (Address::Ivshmem, host),
+        _ => (Address::Tcp, text),
     };
     resolve(host.strip_prefix("//").unwrap_or(host), from).map(kind)
 }
@@ -185,7 +190,7 @@ impl FromStr for PathAddr {
             return Err("a local path has no address to come from".into());
         }
         let dst = remote(to, Some(from))?;
-        if let Address::Tcp(to) | Address::Rdma(to) = &dst
+        if let Address::Tcp(to) | Address::Rdma(to) | Address::Ivshmem(to) = &dst
             && from.is_ipv4() != to.is_ipv4()
         {
             return Err(format!("{from} and {to} are not of one family"));
@@ -290,7 +295,7 @@ fn is_near(socket: &OwnedFd) -> bool {
 /// A socket that is on its way to `path`: writable when it is there, or has failed.
 pub(super) fn connecting(path: &PathAddr) -> rustix::io::Result<OwnedFd> {
     let (socket, asked) = match &path.dst {
-        Address::Tcp(addr) => {
+        Address::Tcp(addr) | Address::Ivshmem(addr) => {
             let socket = socket_with(family(addr), SocketType::STREAM, FLAGS, None)?;
             if let Some(src) = path.src {
                 bind(&socket, &SocketAddr::new(src, 0))?;
@@ -343,8 +348,8 @@ pub(super) fn listening(address: &Address) -> rustix::io::Result<(OwnedFd, Addre
             listen(&socket, BACKLOG)?;
             Ok((socket, address.clone()))
         }
-        // It has no socket: see `verbs`.
-        Address::Rdma(_) => Err(Errno::PROTONOSUPPORT),
+        // One has no socket: see `verbs`. Clients of the other come to a socket of TCP.
+        Address::Rdma(_) | Address::Ivshmem(_) => Err(Errno::PROTONOSUPPORT),
     }
 }
 

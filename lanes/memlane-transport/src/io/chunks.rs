@@ -1,4 +1,4 @@
-//! At a client of a server of its host: the session's chunks, and what of them belongs to a lease.
+//! At a client that shares memory with its server: the session's chunks, and what of them belongs to a lease.
 //!
 //! A lease that has a *claim* lies in the server's chunk itself, with that chunk's permit reserved: what its user puts
 //! there needs not be copied to be sent, and what the server reads lies there already. A claim is good as long as a
@@ -6,27 +6,34 @@
 //! has answered, takes its bytes home first, to the slot that every lease has: in a chunk that the server may still
 //! work on, nothing of a user's is left.
 
+use super::across::{Hold, Mapped, Place, SharedMemory};
+use super::link_error::LinkError;
 use crate::engine::permits::Free;
 use crate::lease::InChunks;
 use crate::port::ChunkFile;
 use crate::wire::Geometry;
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
-use memlane_sys::Result;
 use memlane_sys::fd::{Fd, stat};
 use std::sync::Arc;
 
 /// The chunks of a session, mapped here once, however many connections share them.
 #[derive(Debug)]
 pub(crate) struct Chunks {
-    region: Region,
-    /// For who gives them to a device.
-    file: Fd,
-    /// Which memory it is: the kernel's numbers.
-    device: u64,
-    inode: u64,
+    memory: Mapped,
+    /// If they are a file of their own.
+    file: Option<File>,
     chunk: usize,
     permits: Arc<Free>,
+}
+
+/// A file that is all chunks.
+#[derive(Debug)]
+struct File {
+    /// For who gives them to a device.
+    fd: Fd,
+    /// Which memory it is: the kernel's numbers, device and inode.
+    number: (u64, u64),
 }
 
 impl Chunks {
@@ -36,35 +43,79 @@ impl Chunks {
         geometry: &Geometry,
         permits: &Arc<Free>,
         known: &[Arc<Chunks>],
-    ) -> Result<Arc<Chunks>> {
+    ) -> memlane_sys::Result<Arc<Chunks>> {
         let told = stat(fd.raw())?;
-        let same = |known: &&Arc<Chunks>| (known.device, known.inode) == (told.dev, told.ino);
+        let number = (told.dev, told.ino);
+        let same = |known: &&Arc<Chunks>| {
+            let file = known.file.as_ref();
+            file.is_some_and(|file| file.number == number)
+        };
         if let Some(known) = known.iter().find(same) {
             return Ok(Arc::clone(known));
         }
         let chunk = geometry.chunk() as usize;
         Ok(Arc::new(Chunks {
-            file: memlane_sys::fd::duplicate(fd.raw())?,
-            region: Region::attach(fd, chunk * usize::from(geometry.depth()))?,
-            device: told.dev,
-            inode: told.ino,
+            file: Some(File {
+                fd: memlane_sys::fd::duplicate(fd.raw())?,
+                number,
+            }),
+            memory: Mapped::Own(Region::attach(fd, chunk * usize::from(geometry.depth()))?),
             chunk,
             permits: Arc::clone(permits),
         }))
     }
 
-    /// All of them.
-    pub(super) fn bytes(&self) -> SharedBytes {
-        self.region.bytes()
+    /// What a server of another machine has in memory that both machines have, if it is none of those that are known.
+    pub(super) fn claim_at(
+        memory: &Arc<SharedMemory>,
+        place: Place,
+        (geometry, permits): (&Geometry, &Arc<Free>),
+        known: &[Arc<Chunks>],
+    ) -> Result<Arc<Chunks>, LinkError> {
+        let same = |known: &&Arc<Chunks>| matches!(&known.memory, Mapped::Held(hold) if hold.is_at(&place));
+        if let Some(known) = known.iter().find(same) {
+            return Ok(Arc::clone(known));
+        }
+        let chunk = geometry.chunk() as usize;
+        let hold = Hold::claim(memory, place, chunk * usize::from(geometry.depth()))?;
+        Ok(Arc::new(Chunks {
+            memory: Mapped::Held(hold),
+            file: None,
+            chunk,
+            permits: Arc::clone(permits),
+        }))
     }
 
-    /// The memory that they are, for a mapping of one's own.
-    pub(super) fn file(&self) -> Result<ChunkFile> {
-        Ok(ChunkFile {
-            fd: memlane_sys::fd::duplicate(self.file.raw())?,
-            len: self.region.len(),
-            file: (self.device, self.inode),
-        })
+    /// The client is about to close its session.
+    pub(super) fn client_departs(&self) {
+        if let Mapped::Held(hold) = &self.memory {
+            hold.departs();
+        }
+    }
+
+    /// May leases lie here? They are given to the kernel, which can use nothing but pages: a device's memory has none.
+    pub(super) fn takes_leases(&self) -> bool {
+        match &self.memory {
+            Mapped::Held(hold) => hold.has_pages(),
+            Mapped::Own(_) | Mapped::Lent(_) => true,
+        }
+    }
+
+    /// All of them.
+    pub(super) fn bytes(&self) -> SharedBytes {
+        self.memory.bytes()
+    }
+
+    /// The memory that they are, for a mapping of one's own; `None`: they are a part of something else.
+    pub(super) fn file(&self) -> memlane_sys::Result<Option<ChunkFile>> {
+        let Some(file) = &self.file else {
+            return Ok(None);
+        };
+        Ok(Some(ChunkFile {
+            fd: memlane_sys::fd::duplicate(file.fd.raw())?,
+            len: self.bytes().len(),
+            file: file.number,
+        }))
     }
 
     /// Where a chunk begins.
@@ -97,11 +148,13 @@ impl Claim {
         self.permit
     }
 
-    pub(crate) fn place(&self) -> InChunks {
-        InChunks {
-            file: (self.chunks.device, self.chunks.inode),
+    /// `None`: the chunks are no file of their own.
+    pub(crate) fn place(&self) -> Option<InChunks> {
+        let file = self.chunks.file.as_ref()?;
+        Some(InChunks {
+            file: file.number,
             offset: self.chunks.offset(self.permit),
-        }
+        })
     }
 
     /// Is it one of these?

@@ -6,6 +6,7 @@
 mod data;
 mod fetch;
 
+use super::across::SharedMemory;
 use super::address::{Address, Epoll, Interest, PathAddr, Ready, connecting};
 use super::chunks::Chunks;
 use super::frame::{MAX_MESSAGE, MAX_TAIL, Step, WriteTarget};
@@ -24,7 +25,9 @@ use crate::engine::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
 use crate::lease::{Detour, Lease};
 use crate::port::{Completion, News, Submission};
-use crate::wire::{CONN_LEN, Geometry, MAX_REQUEST_HEADER};
+use crate::wire::{
+    CAP_BY_MEMORY, CAP_SHARED_MEMORY, CONN_LEN, Geometry, MAX_REQUEST_HEADER, add_caps,
+};
 use memlane_core::region::Pages;
 use memlane_sys::Errno;
 use std::cell::Cell;
@@ -90,6 +93,11 @@ pub(super) struct Core {
     pub(super) addresses: BTreeMap<PathId, PathAddr>,
     /// For paths over TCP.
     tls: Option<ClientTls>,
+    /// Memory that the server's machine may have, too.
+    shares: Option<Arc<SharedMemory>>,
+    /// The chunks that were found there last. They are kept until the server names others: the session may come back to
+    /// them.
+    found: Option<Arc<Chunks>>,
     links: Vec<Option<Entry>>,
     next_serial: u64,
     epoll: Arc<Epoll>,
@@ -121,7 +129,7 @@ impl Core {
     pub(super) fn new(
         config: Config,
         epoll: Arc<Epoll>,
-        (tls, pages): (Option<ClientTls>, Pages),
+        (tls, pages, shares): (Option<ClientTls>, Pages, Option<Arc<SharedMemory>>),
     ) -> Core {
         Core {
             all_down: config.all_down,
@@ -130,6 +138,8 @@ impl Core {
             started: Instant::now(),
             addresses: BTreeMap::new(),
             tls,
+            shares,
+            found: None,
             pages,
             links: Vec::new(),
             next_serial: 0,
@@ -345,7 +355,8 @@ impl Core {
             .links
             .iter()
             .flatten()
-            .filter_map(|entry| entry.link.chunks());
+            .filter_map(|entry| entry.link.chunks())
+            .filter(|chunks| chunks.takes_leases());
         let first = shared.clone().next().cloned();
         let still = |chunks: &Arc<Chunks>| shared.any(|other| Arc::ptr_eq(chunks, other));
         if !self.chunks.as_ref().is_some_and(still) {
@@ -405,8 +416,9 @@ impl Core {
     }
 
     fn connect(&mut self, conn: Conn, private: &[u8; CONN_LEN]) {
+        let mut private = *private;
         let link = match self.addresses.get(&conn.path) {
-            Some(path) => self.begin(path, private),
+            Some(path) => self.begin(path, &mut private),
             None => Err(LinkError::Ended),
         };
         let link = match link {
@@ -443,7 +455,14 @@ impl Core {
     }
 
     /// A connection that is on its way.
-    fn begin(&self, path: &PathAddr, private: &[u8; CONN_LEN]) -> Result<Link, LinkError> {
+    fn begin(&self, path: &PathAddr, private: &mut [u8; CONN_LEN]) -> Result<Link, LinkError> {
+        let by_memory = matches!(path.dst, Address::Ivshmem(_));
+        match (&self.shares, by_memory) {
+            (None, true) => return Err(LinkError::NoMemory),
+            (Some(_), true) => add_caps(private, CAP_SHARED_MEMORY | CAP_BY_MEMORY),
+            (Some(_), false) => add_caps(private, CAP_SHARED_MEMORY),
+            (None, false) => {}
+        }
         if let Address::Rdma(to) = &path.dst {
             let from = path.src.map(|ip| SocketAddr::new(ip, 0));
             return Ok(VerbsLink::to(from, to, private, &self.reaches)?.into());
@@ -453,10 +472,13 @@ impl Core {
         let mut link = StreamLink::new(socket, MAX_MESSAGE);
         match (&path.dst, &self.tls) {
             (Address::Local(_), _) => link.awaits_descriptors(),
-            (Address::Tcp(to), Some(tls)) => {
+            (Address::Tcp(to) | Address::Ivshmem(to), Some(tls)) => {
                 link.encrypts(Tls::client(tls, to.ip()).map_err(LinkError::Tls)?);
             }
             _ => {}
+        }
+        if by_memory {
+            link.awaits_place();
         }
         link.step(Step::Connect, private);
         Ok(link.into())
@@ -730,6 +752,14 @@ impl Core {
                     })?;
                 }
             }
+            Ok(Some(Received::Place(slots, base, places))) => {
+                self.join_at(at, (slots, base), &places)?;
+            }
+            Ok(Some(Received::Step(Step::Accept, _)))
+                if conn.cid > 0 && entry.link.misses_its_place() =>
+            {
+                return Err(LinkError::NotShared);
+            }
             Ok(Some(Received::Immediate(imm))) => {
                 // At worst a heartbeat: then it is looked at a little later.
                 entry.busy = entry.busy.saturating_sub(1);
@@ -738,6 +768,28 @@ impl Core {
             _ => {}
         }
         next
+    }
+
+    /// A connection by memory that both machines have is told where in it.
+    fn join_at(
+        &mut self,
+        at: usize,
+        queues: (u32, u64),
+        places: &[u8; CONN_LEN],
+    ) -> Result<(), LinkError> {
+        let memory = self.shares.as_ref().ok_or(LinkError::Queue)?;
+        let geometry = self.engine.geometry().ok_or(LinkError::Queue)?;
+        let permits = self.engine.permits();
+        let found = &mut self.found;
+        let Some(entry) = self.links[at].as_mut() else {
+            return Ok(());
+        };
+        entry.link.join_at(queues, places, memory, |place| {
+            let known = found.as_slice();
+            let chunks = Chunks::claim_at(memory, place, (&geometry, permits), known)?;
+            *found = Some(Arc::clone(&chunks));
+            Ok(chunks)
+        })
     }
 
     /// Parks the connections: from now on what comes makes a socket readable. `false`: something has come already.
@@ -764,7 +816,7 @@ impl Core {
                 engine.on_message(now, conn, Inbound::SendImmediate(&bytes, imm));
             }
             Received::Immediate(imm) => engine.on_message(now, conn, Inbound::Immediate(imm)),
-            Received::Share(..) => {}
+            Received::Share(..) | Received::Place(..) => {}
         }
     }
 
@@ -812,6 +864,9 @@ impl Core {
         self.carry_out(now);
         for (_, queued) in self.backlog.drain(..) {
             queued.fails(RequestError::Closed);
+        }
+        if let Some(chunks) = self.found.take() {
+            chunks.client_departs();
         }
         self.close_all(|_| true);
     }

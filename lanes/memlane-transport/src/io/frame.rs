@@ -24,6 +24,7 @@ const SEND: u8 = 4;
 const WRITE: u8 = 5;
 const IMMEDIATE: u8 = 6;
 const SHARE: u8 = 7;
+const PLACE: u8 = 8;
 
 /// Flag: the immediate counts.
 const HAS_IMMEDIATE: u8 = 1;
@@ -124,6 +125,14 @@ pub enum Header {
         /// How the server counts the first byte of the chunks.
         base: u64,
     },
+    /// From a server of another machine, before it accepts. [`CONN_LEN`] bytes follow: where queues and chunks lie in
+    /// the region that both machines have.
+    Place {
+        /// Slots of each queue.
+        slots: u32,
+        /// How the server counts the first byte of the chunks.
+        base: u64,
+    },
 }
 
 impl Header {
@@ -162,6 +171,11 @@ impl Header {
             }
             Header::Share { slots, base } => {
                 bytes[0] = SHARE;
+                put(&mut bytes, 8, &slots.to_le_bytes());
+                put(&mut bytes, 16, &base.to_le_bytes());
+            }
+            Header::Place { slots, base } => {
+                bytes[0] = PLACE;
                 put(&mut bytes, 8, &slots.to_le_bytes());
                 put(&mut bytes, 16, &base.to_le_bytes());
             }
@@ -228,7 +242,11 @@ impl Header {
                 slots: len,
                 base: addr,
             }),
-            SEND | IMMEDIATE | SHARE => Err(FrameError::Field("address")),
+            PLACE if key == 0 && imm.is_none() => Ok(Header::Place {
+                slots: len,
+                base: addr,
+            }),
+            SEND | IMMEDIATE | SHARE | PLACE => Err(FrameError::Field("address")),
             other => Err(FrameError::Kind(other)),
         }
     }

@@ -39,6 +39,8 @@ pub enum Received {
     Immediate(u32),
     /// Shared memory: slots of each queue, and where the server counts the chunks from.
     Share(u32, u64),
+    /// Memory that machines share: the same, and where in it both lie.
+    Place(u32, u64, [u8; CONN_LEN]),
 }
 
 /// What follows the header that was read last.
@@ -215,6 +217,13 @@ impl Inflow {
             }
             Header::Immediate(imm) => (HEADER, Begun::Whole(Received::Immediate(imm))),
             Header::Share { slots, base } => (HEADER, Begun::Whole(Received::Share(slots, base))),
+            Header::Place { slots, base } => {
+                let Some(places) = behind.first_chunk::<CONN_LEN>() else {
+                    return Ok(Begun::Needs);
+                };
+                let received = Received::Place(slots, base, *places);
+                (HEADER + CONN_LEN, Begun::Whole(received))
+            }
             Header::Send { len, imm } => {
                 if len as usize > self.most {
                     return Err(FrameError::TooLong(len));

@@ -1,5 +1,6 @@
 //! One connection, whatever device carries it.
 
+use super::across::{Lent, Place, SharedMemory};
 use super::chunks::Chunks;
 use super::frame::{Step, WriteTarget};
 use super::inflow::{Granted, Received};
@@ -148,6 +149,33 @@ impl Link {
             Some(link) => link.share(depth, chunks, base),
             None => Ok(()),
         }
+    }
+
+    /// At the server, before it accepts: shares chunks that lie in memory of both machines.
+    pub(super) fn place(&mut self, depth: u16, chunks: &Lent, base: u64) -> Result<(), LinkError> {
+        match self.as_stream_mut() {
+            Some(link) => link.place(depth, chunks, base),
+            None => Err(LinkError::Queue),
+        }
+    }
+
+    /// At the client: takes what the server has told the places of.
+    pub(super) fn join_at(
+        &mut self,
+        queues: (u32, u64),
+        places: &[u8; CONN_LEN],
+        memory: &Arc<SharedMemory>,
+        attach: impl FnOnce(Place) -> Result<Arc<Chunks>, LinkError>,
+    ) -> Result<(), LinkError> {
+        match self.as_stream_mut() {
+            Some(link) => link.join_at(queues, places, memory, attach),
+            None => Err(LinkError::Queue),
+        }
+    }
+
+    /// At the client: was it accepted without the place in shared memory that it asked for?
+    pub(super) fn misses_its_place(&self) -> bool {
+        self.as_stream().is_some_and(StreamLink::misses_its_place)
     }
 
     /// At the client: takes what came with the frame that said so.

@@ -1,7 +1,7 @@
 //! Why a connection ends.
 
 use super::frame::FrameError;
-use crate::error::{PathError, RdmaError, TlsError};
+use crate::error::{EOPNOTSUPP, PathError, RdmaError, TlsError};
 use memlane_sys::Errno;
 use memlane_verbs::{Status, VerbsError};
 use std::fmt;
@@ -19,6 +19,12 @@ pub(in crate::io) enum LinkError {
     Clogged,
     /// What both ends share is not as it must be.
     Queue,
+    /// The memory that this machine shares is not the server's.
+    OtherMemory,
+    /// There is no memory that this machine shares.
+    NoMemory,
+    /// The server shares no memory, though it was asked to.
+    NotShared,
     /// There is no encryption, or it has ended.
     Tls(TlsError),
     /// A work request of the RDMA device failed.
@@ -35,6 +41,9 @@ impl fmt::Display for LinkError {
             LinkError::Frame(error) => write!(f, "{error}"),
             LinkError::Clogged => f.write_str("the peer does not read"),
             LinkError::Queue => f.write_str("shared queues are not as they must be"),
+            LinkError::OtherMemory => f.write_str("the memory is not the server's"),
+            LinkError::NoMemory => f.write_str("no memory is shared with other machines"),
+            LinkError::NotShared => f.write_str("the server shares no memory"),
             LinkError::Tls(error) => write!(f, "{error}"),
             LinkError::Device(status) => write!(f, "{status}"),
             LinkError::Rdma(error) => write!(f, "{error}"),
@@ -43,6 +52,12 @@ impl fmt::Display for LinkError {
 }
 
 impl std::error::Error for LinkError {}
+
+impl From<Errno> for LinkError {
+    fn from(errno: Errno) -> Self {
+        LinkError::Os(errno)
+    }
+}
 
 impl From<FrameError> for LinkError {
     fn from(error: FrameError) -> Self {
@@ -82,6 +97,9 @@ impl LinkError {
             LinkError::Frame(_) => PathError::Misbehaved("bytes that are no frame"),
             LinkError::Clogged => PathError::Misbehaved("it does not read"),
             LinkError::Queue => PathError::Misbehaved("shared queues are not as they must be"),
+            LinkError::OtherMemory => PathError::OtherMemory,
+            LinkError::NoMemory => PathError::NoSharedMemory,
+            LinkError::NotShared => PathError::Refused(EOPNOTSUPP),
             LinkError::Tls(error) => PathError::Tls(error),
             LinkError::Device(status) => PathError::Rdma(RdmaError::Completion(status.number())),
             LinkError::Rdma(error) => PathError::Rdma(error),

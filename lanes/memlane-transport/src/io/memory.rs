@@ -1,5 +1,6 @@
 //! The memory of a server's sessions: one region each, which is its chunks.
 
+use super::across::{Lent, Lot, Mapped};
 use super::frame::WriteTarget;
 use super::inflow::Granted;
 use super::link::Link;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 /// One session's chunks.
 #[derive(Debug)]
 pub(super) struct Memory {
-    region: Arc<Region>,
+    mapped: Arc<Mapped>,
     pages: Pages,
     /// Devices by which clients write there themselves.
     reaches: Reaches,
@@ -28,11 +29,20 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    fn new(geometry: Geometry, pages: Pages) -> memlane_sys::Result<Memory> {
+    /// In the lot, if there is one and it has room; else of this host's own.
+    fn new(
+        geometry: Geometry,
+        pages: Pages,
+        lot: Option<&Arc<Lot>>,
+    ) -> memlane_sys::Result<Memory> {
         let len = len_of(&geometry);
         let key = Token::fresh()?.bits().to_le_bytes();
+        let mapped = match lot.and_then(|lot| lot.lend(len).ok()) {
+            Some(lent) => Mapped::Lent(lent),
+            None => Mapped::Own(Region::create_of(c"memlane-session", len, pages)?),
+        };
         Ok(Memory {
-            region: Arc::new(Region::create_of(c"memlane-session", len, pages)?),
+            mapped: Arc::new(mapped),
             pages,
             reaches: Reaches::default(),
             geometry,
@@ -44,7 +54,7 @@ impl Memory {
     /// As `rtrs_msg_info_rsp` tells it: in one piece if its length can be told, else each chunk alone.
     /// `reach`: to a client that writes by this device, which has a key of its own.
     pub(super) fn table(&self, reach: Option<&Reach>) -> Vec<SgDesc> {
-        let named = reach.and_then(|reach| reach.name(&self.region.bytes()));
+        let named = reach.and_then(|reach| reach.name(&self.mapped.bytes()));
         let (base, key) = named.unwrap_or((self.base, self.key));
         let (chunk, depth) = (self.geometry.chunk(), u32::from(self.geometry.depth()));
         let (parts, len) = match chunk.checked_mul(depth) {
@@ -62,13 +72,13 @@ impl Memory {
     pub(super) fn chunk(&self, permit: u16) -> Option<SharedBytes> {
         let len = self.geometry.chunk() as usize;
         let at = len.checked_mul(usize::from(permit))?;
-        self.region.bytes().part(at, len)
+        self.mapped.bytes().part(at, len)
     }
 
     /// Lets the device of `id` write there.
     pub(super) fn reach(&self, id: &Arc<Id>) -> Result<Arc<Reach>, LinkError> {
         let reach = self.reaches.of(id)?;
-        let (bytes, owner) = (self.region.bytes(), Arc::clone(&self.region));
+        let (bytes, owner) = (self.mapped.bytes(), Arc::clone(&self.mapped));
         // SAFETY: the region is mapped as long as it lives.
         unsafe { reach.add(bytes, self.base, owner)? };
         Ok(reach)
@@ -80,13 +90,30 @@ impl Memory {
     }
 
     /// With a client of this host, which refuses huge pages: whoever punches a hole into them could leave it without one. Data of such
-    /// sessions goes by the socket.
+    /// sessions goes by the socket, and so does data of sessions that lie in memory of several machines.
     pub(super) fn share(&self, link: &mut Link) -> Result<(), LinkError> {
-        if self.pages == Pages::Huge {
-            return Ok(());
+        match self.mapped.descriptor() {
+            Some(chunks) if self.pages == Pages::Plain => {
+                link.share(self.geometry.depth(), chunks, self.base)
+            }
+            _ => Ok(()),
         }
-        let chunks = self.region.fd().ok_or(LinkError::Queue)?;
-        link.share(self.geometry.depth(), chunks, self.base)
+    }
+
+    /// Does it lie in memory of several machines?
+    pub(super) fn is_lent(&self) -> bool {
+        self.mapped.as_lent().is_some()
+    }
+
+    /// It does, and its client will not come back.
+    fn is_departed(&self) -> bool {
+        self.mapped.as_lent().is_some_and(Lent::is_departed)
+    }
+
+    /// With a client of another machine that has the same memory.
+    pub(super) fn place(&self, link: &mut Link) -> Result<(), LinkError> {
+        let chunks = self.mapped.as_lent().ok_or(LinkError::Queue)?;
+        link.place(self.geometry.depth(), chunks, self.base)
     }
 
     pub(super) fn copy(&self, permit: u16, at: u32, into: &mut [u8]) {
@@ -111,7 +138,7 @@ impl Granted for BySession<'_> {
         let memory = self.0.filter(|memory| memory.key == place.key)?;
         let at = usize::try_from(place.addr.checked_sub(memory.base)?).ok()?;
         let span = usize::try_from(place.span()).ok()?;
-        memory.region.bytes().part(at, span)
+        memory.mapped.bytes().part(at, span)
     }
 }
 
@@ -120,30 +147,69 @@ impl Granted for BySession<'_> {
 pub(super) struct Memories {
     geometry: Geometry,
     pages: Pages,
+    /// Memory that other machines have, too.
+    lot: Option<Arc<Lot>>,
     sessions: BTreeMap<SessionId, Arc<Memory>>,
 }
 
 impl Memories {
-    pub(super) fn new(geometry: Geometry, pages: Pages) -> Memories {
+    pub(super) fn new(geometry: Geometry, pages: Pages, lot: Option<Arc<Lot>>) -> Memories {
         Memories {
             geometry,
             pages,
+            lot,
             sessions: BTreeMap::new(),
         }
     }
 
-    pub(super) fn open(&mut self, session: SessionId) -> memlane_sys::Result<()> {
-        let memory = Memory::new(self.geometry, self.pages)?;
+    /// Is there memory that other machines have, too?
+    pub(super) fn has_lot(&self) -> bool {
+        self.lot.is_some()
+    }
+
+    /// Makes that of a session. `across`: its client may be on another machine that has the same memory.
+    pub(super) fn open(&mut self, session: SessionId, across: bool) -> memlane_sys::Result<()> {
+        let lot = self.lot.as_ref().filter(|_| across);
+        let memory = Memory::new(self.geometry, self.pages, lot)?;
         self.sessions.insert(session, Arc::new(memory));
         Ok(())
     }
 
     /// That of a session, which is made now if it could not be made before.
-    pub(super) fn of(&mut self, session: SessionId) -> Option<Arc<Memory>> {
+    pub(super) fn of(&mut self, session: SessionId, across: bool) -> Option<Arc<Memory>> {
         if !self.sessions.contains_key(&session) {
-            self.open(session).ok()?;
+            self.open(session, across).ok()?;
         }
         self.get(session).cloned()
+    }
+
+    /// Puts that of a session into memory of several machines, if there is room by now. Nothing has happened in the session yet.
+    pub(super) fn move_across(&mut self, session: SessionId) -> Option<Arc<Memory>> {
+        let lot = self.lot.as_ref()?;
+        let known = self.sessions.get_mut(&session)?;
+        // Whatever else has it, has it mapped.
+        let whole = Arc::get_mut(known)?;
+        let moved = Memory::new(self.geometry, self.pages, Some(lot)).ok()?;
+        *whole = Some(moved).filter(Memory::is_lent)?;
+        Some(Arc::clone(known))
+    }
+
+    /// Sessions in memory of several machines whose clients will not come back.
+    pub(super) fn departed(&self) -> Vec<SessionId> {
+        let sessions = self.sessions.iter();
+        let departed = sessions.filter(|(_, memory)| memory.is_departed());
+        departed.map(|(session, _)| *session).collect()
+    }
+
+    /// Frees what nobody uses any more. Is there something left that its client has not let go of?
+    pub(super) fn tidy_up(&self) -> bool {
+        self.lot.as_ref().is_some_and(|lot| lot.look())
+    }
+
+    /// Sessions in memory of several machines.
+    pub(super) fn lent(&self) -> impl Iterator<Item = SessionId> + '_ {
+        let lent = self.sessions.iter().filter(|(_, memory)| memory.is_lent());
+        lent.map(|(session, _)| *session)
     }
 
     /// Its connections are gone, and so are its jobs.

@@ -5,9 +5,11 @@
 //! | [`open`], [`ClientSession`] | a client: implements [`Session`](crate::port::Session) |
 //! | [`serve`], [`Server`] | a server: runs a [`Service`](crate::port::Service) in each of its threads |
 //! | [`tls`] | who both ends are, and encryption, between machines |
+//! | [`SharedMemory`] | memory that the machines of both ends have (`across`) |
 //! | `link` | one connection, over a stream (`stream`) or a queue pair (`verbs`) |
 //! | [`frame`], [`inflow`] | the stream's bytes, both ways (`docs/formats/tcp-device.md`); pure |
 
+mod across;
 mod address;
 mod admission;
 mod chunks;
@@ -30,6 +32,7 @@ pub mod tls;
 mod verbs;
 mod worker;
 
+pub use across::{Holder, SharedMemory, SharedMemoryError};
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};
 pub use admission::Limits;
 pub(crate) use chunks::Claim;

@@ -46,6 +46,12 @@ impl Outflow {
         self.stage(private);
     }
 
+    /// Where in memory that both machines have a connection's queues and chunks lie.
+    pub(super) fn place(&mut self, slots: u32, base: u64, places: &[u8; CONN_LEN]) {
+        self.stage(&Header::Place { slots, base }.encode());
+        self.stage(places);
+    }
+
     /// A message.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);

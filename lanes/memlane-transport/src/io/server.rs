@@ -1,10 +1,13 @@
 //! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
 
+use super::across::{Lot, SharedMemory};
 use super::address::{self, Address, Epoll, Inherited, Interest, Ready, listening};
 use super::admission::{ConnectionSlot, Counts, Limits, Peer};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
 use super::link_error::LinkError;
+use super::memory::len_of;
+use super::shared;
 use super::stream::StreamLink;
 use super::tls::{ServerTls, Tls};
 use super::verbs::VerbsLink;
@@ -45,6 +48,8 @@ pub struct ServerConfig {
     pub pages: Pages,
     /// Over TCP, clients must show a certificate, and all is encrypted. `None`: nobody is asked.
     pub tls: Option<ServerTls>,
+    /// Memory that other machines have, too: sessions of clients there lie in it.
+    pub shares: Option<Arc<SharedMemory>>,
 }
 
 impl ServerConfig {
@@ -59,7 +64,20 @@ impl ServerConfig {
             limits: Limits::default(),
             pages: Pages::Plain,
             tls: None,
+            shares: None,
         }
+    }
+
+    /// Takes possession of the memory that other machines have, too, if there is any.
+    fn lot(&self) -> io::Result<Option<Arc<Lot>>> {
+        let geometry = &self.engine.geometry;
+        let queues = shared::len_of(shared::slots_for(geometry.depth()));
+        // One session with one connection.
+        let least = len_of(geometry) + queues;
+        let taken = |memory: &Arc<SharedMemory>| {
+            Lot::take(Arc::clone(memory), least).map_err(io::Error::other)
+        };
+        self.shares.as_ref().map(taken).transpose()
     }
 }
 
@@ -84,8 +102,9 @@ where
 {
     let (mut server, listeners) = Server::listening(&config)?;
     let make = Arc::new(make);
+    let lot = config.lot()?;
     for number in 0..config.workers.max(1) {
-        server.start_worker(number, &config, Arc::clone(&make))?;
+        server.start_worker(number, (&config, lot.clone()), Arc::clone(&make))?;
     }
     server.let_in(listeners, config)?;
     Ok(server)
@@ -108,7 +127,12 @@ impl<S: Service> SteppedServer<S> {
         let (mut server, listeners) = Server::listening(&config)?;
         let mailbox = Arc::new(Mailbox::new()?);
         server.mailboxes.push(Arc::clone(&mailbox));
-        let worker = Worker::new(0, (config.engine, config.pages), service, mailbox)?;
+        let worker = Worker::new(
+            0,
+            (config.engine, config.pages, config.lot()?),
+            service,
+            mailbox,
+        )?;
         server.let_in(listeners, config)?;
         Ok(SteppedServer { worker, server })
     }
@@ -166,7 +190,7 @@ impl Server {
     fn start_worker<S, F>(
         &mut self,
         number: usize,
-        config: &ServerConfig,
+        (config, lot): (&ServerConfig, Option<Arc<Lot>>),
         make: Arc<F>,
     ) -> io::Result<()>
     where
@@ -180,7 +204,7 @@ impl Server {
         let (tell, told) = sync_channel(1);
         self.start("memlane-worker", move || {
             let worker = make(number).and_then(|service| {
-                let worker = Worker::new(number, (engine, pages), service, mailbox)?;
+                let worker = Worker::new(number, (engine, pages, lot), service, mailbox)?;
                 Ok(worker)
             });
             // Who waits for this is there.

@@ -18,6 +18,7 @@ mod lending;
 mod poller;
 
 use self::inner::{Inner, NOBODY};
+use super::across::SharedMemory;
 use super::address::{Epoll, PathAddr};
 use super::client::Core;
 use super::client_port::ClientPort;
@@ -57,6 +58,8 @@ pub struct Means {
     /// What the memory for requests' data is made of. With too few huge pages, paths are down
     /// ([`PathError::HugePages`]).
     pub pages: Pages,
+    /// Memory that the server's machine may have, too: for paths [`Address::Ivshmem`](super::Address::Ivshmem).
+    pub shares: Option<Arc<SharedMemory>>,
 }
 
 /// One path, as it is now.
@@ -99,8 +102,11 @@ pub fn open_over_tls(
     config: ClientConfig,
     tls: Option<ClientTls>,
 ) -> io::Result<Arc<ClientSession>> {
-    let pages = Pages::Plain;
-    open_with(config, Means { tls, pages })
+    let means = Means {
+        tls,
+        ..Means::default()
+    };
+    open_with(config, means)
 }
 
 /// Opens a session that works by these means.
@@ -108,13 +114,16 @@ pub fn open_over_tls(
 /// # Errors
 /// Descriptors, threads or memory are used up; more paths than there may be.
 pub fn open_with(config: ClientConfig, means: Means) -> io::Result<Arc<ClientSession>> {
+    if let Some(memory) = &means.shares {
+        memory.sweep();
+    }
     let sockets = Arc::new(Epoll::new()?);
     let inner = Arc::new(Inner {
         leadership: Leadership::new(AtomicU64::new(0)),
         core: Mutex::new(Core::new(
             config.engine,
             Arc::clone(&sockets),
-            (means.tls, means.pages),
+            (means.tls, means.pages, means.shares),
         )),
         queue: Mutex::default(),
         pool: OnceLock::new(),

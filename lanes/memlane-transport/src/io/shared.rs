@@ -1,14 +1,15 @@
-//! A connection between two processes of one host that share the session's chunks (`docs/formats/loopback-device.md`).
+//! A connection between two processes that share the session's chunks: of one host (`docs/formats/loopback-device.md`), or of
+//! two machines that have the same memory (`docs/formats/ivshmem-volumes.md`).
 //!
 //! What is written, a client writes into the chunk itself; what is read, it takes out of it. Between the two go only
-//! immediates, by a pair of queues in memory that both have mapped. The unix socket by which they met is the bell, and
-//! the life line: when it ends, so does the connection.
+//! immediates, by a pair of queues in memory that both have mapped. The socket by which they met is the bell, and the
+//! life line: when it ends, so does the connection.
 
+use super::across::Mapped;
 use super::chunks::Chunks;
 use super::frame::WriteTarget;
 use memlane_core::access::SharedBytes;
 use memlane_core::queue::{Consumer, Misbehaved, Producer, QueueWords};
-use memlane_core::region::Region;
 use memlane_core::sync::Cpu;
 use memlane_sys::{Errno, Result};
 use std::ptr::NonNull;
@@ -27,8 +28,14 @@ const _: () = assert!(std::mem::offset_of!(QueueWords<Cpu>, consumed) == 128);
 const _: () = assert!(std::mem::offset_of!(QueueWords<Cpu>, naps) == 256);
 const _: () = assert!(SECOND + size_of::<QueueWords<Cpu>>() <= SLOTS);
 
+/// Slots of each queue for a session of this many chunks. All requests and as many answers to heartbeats fit: it is full only if
+/// nobody takes anything.
+pub(super) fn slots_for(depth: u16) -> usize {
+    (2 * usize::from(depth) + 64).next_power_of_two()
+}
+
 /// Bytes of the memory of a pair of queues.
-fn len_of(slots: usize) -> usize {
+pub(super) fn len_of(slots: usize) -> usize {
     (SLOTS + 2 * slots * size_of::<u32>()).next_multiple_of(4096)
 }
 
@@ -51,7 +58,7 @@ struct Queue {
 #[derive(Debug)]
 pub(super) struct Shared {
     /// Keeps what `to_peer` and `from_peer` point into.
-    memory: Region,
+    memory: Mapped,
     to_peer: Queue,
     from_peer: Queue,
     producer: Producer,
@@ -66,30 +73,31 @@ pub(super) struct Shared {
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// At the server, for a session of this many chunks: the client gets its memory.
-    pub(super) fn offer(depth: u16) -> Result<(Shared, usize)> {
-        // All requests and as many answers to heartbeats fit: it is full only if nobody takes anything.
-        let slots = (2 * usize::from(depth) + 64).next_power_of_two();
-        let memory = Region::create(c"memlane-queues", len_of(slots), false)?;
-        Ok((Shared::new(memory, slots, End::Server, None)?, slots))
+    /// At the server, in memory of `len_of(slots)` zeros, which the client gets.
+    pub(super) fn offer(memory: Mapped, slots: usize) -> Result<Shared> {
+        Shared::new(memory, slots, End::Server, None)
     }
 
-    /// At the client: what the server has handed over.
-    pub(super) fn join(
-        queues: memlane_sys::fd::Fd,
+    /// At the client: what the server has shared, which `attach` maps.
+    pub(super) fn join<E: From<Errno>>(
         slots: usize,
-        chunks: Arc<Chunks>,
-        base: u64,
-    ) -> Result<Shared> {
+        (chunks, base): (Arc<Chunks>, u64),
+        attach: impl FnOnce(usize) -> std::result::Result<Mapped, E>,
+    ) -> std::result::Result<Shared, E> {
         if !slots.is_power_of_two() || slots > MOST_SLOTS {
-            return Err(Errno::INVAL);
+            return Err(Errno::INVAL.into());
         }
-        let memory = Region::attach(queues, len_of(slots))?;
-        Shared::new(memory, slots, End::Client, Some((chunks, base)))
+        let memory = attach(len_of(slots))?;
+        Ok(Shared::new(
+            memory,
+            slots,
+            End::Client,
+            Some((chunks, base)),
+        )?)
     }
 
     fn new(
-        memory: Region,
+        memory: Mapped,
         slots: usize,
         end: End,
         chunks: Option<(Arc<Chunks>, u64)>,
@@ -129,7 +137,7 @@ impl Shared {
 
     /// The queues' memory, to hand over.
     pub(super) fn descriptor(&self) -> Option<i32> {
-        self.memory.fd()
+        self.memory.descriptor()
     }
 
     fn parts(queue: &Queue) -> (&QueueWords<Cpu>, &[AtomicU32]) {

@@ -1,15 +1,17 @@
 //! A connection over a stream: TCP, or a unix socket of the same host.
 
+use super::across::{Hold, Lent, Mapped, Place, SharedMemory, Sharing};
 use super::chunks::Chunks;
 use super::frame::{Header, Step, WriteTarget};
 use super::handover;
 use super::inflow::{Granted, Inflow, Received};
 use super::link_error::LinkError;
 use super::outflow::Outflow;
-use super::shared::Shared;
+use super::shared::{self, Shared};
 use super::tls::Tls;
 use crate::wire::CONN_LEN;
 use memlane_core::access::SharedBytes;
+use memlane_core::region::Region;
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
 use memlane_sys::iov::{self, Piece};
@@ -41,6 +43,8 @@ pub(super) struct StreamLink {
     /// At the client of a server of this host, until it has accepted: descriptors may come.
     awaits: bool,
     handed: Vec<OwnedFd>,
+    /// At the client of a server of another machine: it is to be accepted with a place in memory that both have.
+    awaits_place: bool,
     /// What encrypts it, if anything does.
     tls: Option<Box<Tls>>,
 }
@@ -61,6 +65,7 @@ impl StreamLink {
             accepted: false,
             awaits: false,
             handed: Vec::new(),
+            awaits_place: false,
             tls: None,
         }
     }
@@ -125,6 +130,16 @@ impl StreamLink {
     /// Descriptors may come until it is accepted.
     pub(super) fn awaits_descriptors(&mut self) {
         self.awaits = true;
+    }
+
+    /// It is to be accepted with a place in memory that both machines have.
+    pub(super) fn awaits_place(&mut self) {
+        self.awaits_place = true;
+    }
+
+    /// At the client: was it accepted without what it asked for?
+    pub(super) fn misses_its_place(&self) -> bool {
+        self.awaits_place && self.shared.is_none()
     }
 
     /// Begins a turn: something may have come. `readable`: by the socket, the kernel says.
@@ -218,13 +233,31 @@ impl StreamLink {
 
     /// At the server, before it accepts: shares the chunks behind this descriptor.
     pub(super) fn share(&mut self, depth: u16, chunks: i32, base: u64) -> Result<(), LinkError> {
-        let (shared, slots) = Shared::offer(depth).map_err(LinkError::Os)?;
+        let slots = shared::slots_for(depth);
+        let queues = Region::create(c"memlane-queues", shared::len_of(slots), false)?;
+        let shared = Shared::offer(Mapped::Own(queues), slots)?;
         let slots = u32::try_from(slots).unwrap_or(0);
         let header = Header::Share { slots, base }.encode();
         let queues = shared.descriptor().ok_or(LinkError::Queue)?;
-        handover::send(&self.socket, &header, [queues, chunks]).map_err(LinkError::Os)?;
+        handover::send(&self.socket, &header, [queues, chunks])?;
         self.shared = Some(shared);
         self.accepted = true;
+        Ok(())
+    }
+
+    /// At the server, before it accepts: shares chunks that lie in memory of both machines, and queues beside them.
+    pub(super) fn place(&mut self, depth: u16, chunks: &Lent, base: u64) -> Result<(), LinkError> {
+        let slots = shared::slots_for(depth);
+        let queues = chunks.lot().lend(shared::len_of(slots))?;
+        let sharing = Sharing {
+            region: chunks.lot().len() as u64,
+            queues: queues.place()?,
+            chunks: chunks.place()?,
+        };
+        self.shared = Some(Shared::offer(Mapped::Lent(queues), slots)?);
+        self.accepted = true;
+        let slots = u32::try_from(slots).unwrap_or(0);
+        self.out.place(slots, base, &sharing.encode());
         Ok(())
     }
 
@@ -239,9 +272,35 @@ impl StreamLink {
         let (Some(queues), Some(chunks)) = (handed.next(), handed.next()) else {
             return Err(LinkError::Queue);
         };
-        let chunks = attach(handover::owned(chunks)).map_err(LinkError::Os)?;
-        let shared = Shared::join(handover::owned(queues), slots as usize, chunks, base);
-        self.shared = Some(shared.map_err(LinkError::Os)?);
+        let chunks = attach(handover::owned(chunks))?;
+        let shared = Shared::join(slots as usize, (chunks, base), |len| {
+            Region::attach(handover::owned(queues), len).map(Mapped::Own)
+        });
+        self.shared = Some(shared?);
+        Ok(())
+    }
+
+    /// At the client: takes what the server has told the places of.
+    pub(super) fn join_at(
+        &mut self,
+        (slots, base): (u32, u64),
+        places: &[u8; CONN_LEN],
+        memory: &Arc<SharedMemory>,
+        attach: impl FnOnce(Place) -> Result<Arc<Chunks>, LinkError>,
+    ) -> Result<(), LinkError> {
+        if !self.misses_its_place() {
+            return Err(LinkError::Queue);
+        }
+        let sharing = Sharing::decode(places).ok_or(LinkError::Queue)?;
+        if sharing.region != memory.len() as u64 {
+            return Err(LinkError::OtherMemory);
+        }
+        let chunks = attach(sharing.chunks)?;
+        let shared = Shared::join(slots as usize, (chunks, base), |len| {
+            let hold = Hold::claim(memory, sharing.queues, len)?;
+            Ok::<_, LinkError>(Mapped::Held(hold))
+        });
+        self.shared = Some(shared?);
         Ok(())
     }
 
@@ -328,11 +387,11 @@ impl StreamLink {
 
     /// Sends what the stream takes. Is everything out?
     pub(super) fn flush(&mut self) -> Result<bool, LinkError> {
-        if self.tls.is_some() {
-            return self.flush_encrypted();
-        }
-        let sent = self.out.flush(self.socket.as_raw_fd());
-        let all = sent.map_err(LinkError::Os)?;
+        let all = match self.tls {
+            Some(_) => self.flush_encrypted()?,
+            None => self.out.flush(self.socket.as_raw_fd())?,
+        };
+        // Once memory is shared, nothing but bells goes over the socket, and a bell has nothing to hide.
         if let Some(shared) = &mut self.shared
             && shared.publish().map_err(|_| LinkError::Queue)?
         {

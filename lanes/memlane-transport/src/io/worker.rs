@@ -1,5 +1,6 @@
 //! One thread of a server: an engine, a service, the connections and the memory of their sessions.
 
+use super::across::Lot;
 use super::address::{Epoll, Interest, Ready};
 use super::admission::ConnectionSlot;
 use super::frame::{self, Step};
@@ -10,11 +11,12 @@ use super::memory::{Memories, Memory};
 use super::verbs::Reach;
 use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, SessionId};
 use crate::engine::{Inbound, Time};
-use crate::error::{ENOMEM, PathError};
+use crate::error::{ENOMEM, ENOSPC, EOPNOTSUPP, PathError};
 use crate::port::{Finished, Identity, Service};
 use crate::stats::ServerStats;
-use crate::wire::{CONN_LEN, ConnReq, ConnRsp, SgDesc};
+use crate::wire::{CAP_BY_MEMORY, CAP_SHARED_MEMORY, CONN_LEN, ConnReq, ConnRsp, SgDesc};
 use memlane_core::region::Pages;
+use memlane_sys::Errno;
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
 use memlane_wait::spin::{Policy, Spin};
@@ -109,13 +111,39 @@ struct Entry {
     peer: String,
     memory: Option<Arc<Memory>>,
     session: Option<SessionId>,
-    /// It may share its session's chunks: it comes from this host, and carries requests.
-    may_share: bool,
+    asks: Asks,
     interest: Interest,
     dirty: bool,
     /// Reads left, all in vain, before this connection is read only when its socket is readable.
     warm: u32,
     _place: ConnectionSlot,
+}
+
+/// What a connection asks for, of the memory of its session.
+#[derive(Clone, Copy, Debug)]
+struct Asks {
+    /// It carries requests: it is not the first of its path.
+    carries_requests: bool,
+    /// It comes from a process of this host.
+    is_local: bool,
+    /// Its client has memory that machines share.
+    has_memory: bool,
+    /// It is to go by that memory.
+    by_memory: bool,
+}
+
+impl Asks {
+    fn of(private: &[u8; CONN_LEN], who: &Identity) -> Asks {
+        let request = ConnReq::decode(private).ok();
+        let caps = request.as_ref().and_then(|request| request.caps);
+        let says = |bit| caps.is_some_and(|caps| caps.bits & bit != 0);
+        Asks {
+            carries_requests: request.is_some_and(|request| request.cid > 0),
+            is_local: matches!(who, Identity::Local { .. }),
+            has_memory: says(CAP_SHARED_MEMORY),
+            by_memory: says(CAP_BY_MEMORY),
+        }
+    }
 }
 
 impl Entry {
@@ -126,7 +154,9 @@ impl Entry {
         };
         match &mut self.link {
             Link::Verbs(link) => link.make_ready(memory.reach(link.id())?, memory.depth()),
-            Link::Stream(_) if self.may_share => memory.share(&mut self.link),
+            Link::Stream(_) if !self.asks.carries_requests => Ok(()),
+            Link::Stream(_) if self.asks.by_memory => memory.place(&mut self.link),
+            Link::Stream(_) if self.asks.is_local => memory.share(&mut self.link),
             Link::Stream(_) => Ok(()),
         }
     }
@@ -193,6 +223,10 @@ const LOOKS: u32 = 32;
 const MANY: u32 = 24;
 /// How long jobs that run may take when the server stops.
 const LAST_JOBS: Duration = Duration::from_secs(30);
+/// How often sessions without a path are looked at whose clients are on other machines.
+const DEPARTED_EVERY: Duration = Duration::from_millis(100);
+/// How often extents are looked at whose clients have not let go of them: their machines may be paused for hours.
+const HELD_EVERY: Duration = Duration::from_secs(1);
 /// A service without a descriptor that has not finished all is asked so often.
 const ASK: Duration = Duration::from_millis(1);
 
@@ -210,6 +244,10 @@ pub(super) struct Worker<S> {
     memories: Memories,
     /// Of the sessions that the service knows.
     names: RefCell<BTreeMap<SessionId, String>>,
+    /// The client that connects now has memory that machines share.
+    opens_across: bool,
+    /// When to look next whether clients of other machines have departed.
+    looks_for_departed: Option<Time>,
     /// Connections that failed while actions were carried out.
     failed: Vec<(LinkId, PathError)>,
     /// Jobs that the service has.
@@ -230,7 +268,7 @@ pub(super) struct Worker<S> {
 impl<S: Service> Worker<S> {
     pub(super) fn new(
         number: usize,
-        (config, pages): (Config, Pages),
+        (config, pages, lot): (Config, Pages, Option<Arc<Lot>>),
         service: S,
         mailbox: Arc<Mailbox>,
     ) -> io::Result<Worker<S>> {
@@ -249,8 +287,10 @@ impl<S: Service> Worker<S> {
             ready: Vec::new(),
             links: Vec::new(),
             next: 1,
-            memories: Memories::new(config.geometry, pages),
+            memories: Memories::new(config.geometry, pages, lot),
             names: RefCell::default(),
+            opens_across: false,
+            looks_for_departed: None,
             failed: Vec::new(),
             running: 0,
             handed_over: false,
@@ -323,9 +363,31 @@ impl<S: Service> Worker<S> {
     /// When to call the engine's `poll`. What requests do makes it only later.
     fn deadline(&mut self) -> Option<Time> {
         if self.due.is_none() {
-            self.due = Some(self.engine.deadline());
+            let due = self.engine.deadline().into_iter();
+            self.due = Some(due.chain(self.looks_for_departed).min());
         }
         self.due.flatten()
+    }
+
+    /// The memory of a client that is on another machine is scarce: its session is not remembered for longer than it can
+    /// come back.
+    fn look_for_departed(&mut self, now: Time) {
+        self.memories.tidy_up();
+        for session in self.memories.departed() {
+            self.engine.depart(session);
+        }
+        self.due = None;
+        self.engine.poll(now);
+        self.carry_out();
+        let is_away = |session| !self.engine.is_connected(session);
+        let some_are_away = self.memories.lent().any(is_away);
+        let next = match self.memories.tidy_up() {
+            _ if some_are_away => Some(DEPARTED_EVERY),
+            true => Some(HELD_EVERY),
+            false => None,
+        };
+        self.looks_for_departed = next.map(|next| now + next);
+        self.due = None;
     }
 
     /// One pass; is it to stop?
@@ -350,6 +412,9 @@ impl<S: Service> Worker<S> {
             self.due = None;
             self.engine.poll(before);
             self.carry_out();
+            if self.looks_for_departed.is_some_and(|at| before >= at) {
+                self.look_for_departed(before);
+            }
         }
         self.flush();
         false
@@ -462,14 +527,16 @@ impl<S: Service> Worker<S> {
         if self.epoll.add(&arrival.link, id.0, interest).is_err() {
             return;
         }
-        let cid = ConnReq::decode(&arrival.private).map_or(0, |req| req.cid);
-        let may_share = cid > 0 && matches!(arrival.who, Identity::Local { .. });
+        let asks = Asks::of(&arrival.private, &arrival.who);
         self.links[place] = Some(Entry {
             id,
-            may_share,
+            asks,
             link: arrival.link,
             who: arrival.who,
-            peer: arrival.peer,
+            peer: match asks.by_memory {
+                true => format!("ivshmem+{}", arrival.peer),
+                false => arrival.peer,
+            },
             memory: None,
             session: None,
             interest,
@@ -479,6 +546,10 @@ impl<S: Service> Worker<S> {
             _place: arrival.place,
         });
         self.due = None;
+        self.opens_across = asks.has_memory;
+        if asks.has_memory && self.memories.has_lot() {
+            self.look_for_departed(now);
+        }
         self.engine.on_connect(now, id, &arrival.private);
         self.carry_out();
         self.read(now, id, false);
@@ -533,7 +604,7 @@ impl<S: Service> Worker<S> {
             Received::Send(bytes, None) => Inbound::Send(bytes),
             Received::Send(bytes, Some(imm)) => Inbound::SendImmediate(bytes, *imm),
             Received::Immediate(imm) => Inbound::Immediate(*imm),
-            Received::Step(..) | Received::Share(..) => {
+            Received::Step(..) | Received::Share(..) | Received::Place(..) => {
                 let why = PathError::Misbehaved("a connection that begins twice");
                 self.engine.on_broken(now, id, why);
                 return;
@@ -600,6 +671,10 @@ impl<S: Service> Worker<S> {
                     }
                 }
                 Event::PathUp { session, .. } | Event::PathDown { session, .. } => {
+                    if self.memories.has_lot() {
+                        let soon = self.started.elapsed() + DEPARTED_EVERY;
+                        self.looks_for_departed.get_or_insert(soon);
+                    }
                     let paths = self.engine.paths_up(session);
                     self.service.borrow_mut().reached(session, paths);
                 }
@@ -617,24 +692,8 @@ impl<S: Service> Worker<S> {
         }
         match action {
             // Without memory, the session is refused: see `Accept`.
-            Action::Open(session) => drop(self.memories.open(session)),
-            Action::Accept(link, private) => {
-                let session = self.engine.session_of(link);
-                let memory = session.and_then(|session| self.memories.of(session));
-                if session.is_some() && memory.is_none() {
-                    self.refuse(link, ENOMEM);
-                    return;
-                }
-                if let Some(entry) = self.entry(link) {
-                    (entry.session, entry.memory) = (session, memory);
-                    if let Err(error) = entry.make_ready() {
-                        self.failed.push((link, error.for_path()));
-                        return;
-                    }
-                    entry.link.step(Step::Accept, &private);
-                    entry.dirty = true;
-                }
-            }
+            Action::Open(session) => drop(self.memories.open(session, self.opens_across)),
+            Action::Accept(link, private) => self.accept(link, &private),
             Action::Reject(link, private) => {
                 if let Some(entry) = self.entry(link) {
                     entry.link.step(Step::Reject, &private);
@@ -665,6 +724,51 @@ impl<S: Service> Worker<S> {
             Action::Close(link) => self.drop_link(link),
             Action::Free(session) => self.memories.free(session),
         }
+    }
+
+    fn accept(&mut self, link: LinkId, private: &[u8; CONN_LEN]) {
+        let session = self.engine.session_of(link);
+        let across = self.opens_across;
+        let memory = session.and_then(|session| self.memories.of(session, across));
+        if session.is_some() && memory.is_none() {
+            return self.refuse(link, ENOMEM);
+        }
+        let has_lot = self.memories.has_lot();
+        let asks = self.entry(link).map(|entry| entry.asks);
+        let by_memory = asks.is_some_and(|asks| asks.by_memory);
+        let memory = match (session, memory) {
+            (Some(session), Some(memory)) if by_memory && !memory.is_lent() => {
+                drop(memory);
+                self.move_across(session)
+            }
+            (_, memory) => memory,
+        };
+        if by_memory && !memory.as_ref().is_some_and(|memory| memory.is_lent()) {
+            let why = if has_lot { ENOSPC } else { EOPNOTSUPP };
+            return self.refuse(link, why);
+        }
+        let Some(entry) = self.entry(link) else {
+            return;
+        };
+        (entry.session, entry.memory) = (session, memory);
+        match entry.make_ready() {
+            Ok(()) => {
+                entry.link.step(Step::Accept, private);
+                entry.dirty = true;
+            }
+            Err(LinkError::Os(Errno(libc::ENOSPC))) => self.refuse(link, ENOSPC),
+            Err(error) => self.failed.push((link, error.for_path())),
+        }
+    }
+
+    /// A session that began while the memory that machines share was full may have its part of it later, as long as nothing
+    /// has happened in it.
+    fn move_across(&mut self, session: SessionId) -> Option<Arc<Memory>> {
+        let untouched = self.engine.stats(session).is_some_and(|s| s.begun == 0);
+        let moved = untouched
+            .then(|| self.memories.move_across(session))
+            .flatten();
+        moved.or_else(|| self.memories.get(session).cloned())
     }
 
     /// Refuses a connection that the engine would accept.

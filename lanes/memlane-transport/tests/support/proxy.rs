@@ -17,6 +17,8 @@ pub struct Switches {
     pub cut_after: AtomicU64,
     /// Connections that were cut.
     pub cuts: AtomicU64,
+    /// Bytes that were forwarded, either way.
+    pub forwarded: AtomicU64,
     over: AtomicBool,
 }
 
@@ -88,6 +90,9 @@ fn pipe(from: &TcpStream, to: &TcpStream, switches: &Arc<Switches>, seed: u64) {
             if to.write_all(&buffer[..allowed]).is_err() {
                 break;
             }
+            switches
+                .forwarded
+                .fetch_add(allowed as u64, Ordering::SeqCst);
             until_cut = until_cut.map(|left| left - allowed as u64);
             if until_cut == Some(0) {
                 switches.cuts.fetch_add(1, Ordering::SeqCst);

@@ -45,7 +45,7 @@ impl Inner {
 
     pub(in super::super) fn chunk_file(&self) -> std::io::Result<Option<ChunkFile>> {
         let chunks = self.pool.get().and_then(|pool| pool.chunks());
-        let file = chunks.map(|chunks| chunks.file()).transpose();
+        let file = chunks.map_or(Ok(None), |chunks| chunks.file());
         file.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
     }
 
