@@ -41,6 +41,9 @@ pub(crate) fn somebody_listens(paths: &[PathAddr]) -> Result<(), String> {
 fn reach(address: &Address) -> io::Result<()> {
     match address {
         Address::Tcp(addr) => TcpStream::connect_timeout(addr, PROBE).map(drop),
+        Address::Ivshmem(_) => Err(io::Error::other(
+            "the engine shares no memory with other machines: map the volume, and use its device",
+        )),
         // There is no such question over RDMA: the session says why it does not come up.
         Address::Rdma(_) => Ok(()),
         Address::Local(path) if path.starts_with('/') => UnixStream::connect(path).map(drop),

@@ -154,7 +154,7 @@ impl fmt::Display for PathError {
                 "refused by the server: it has no memory for another session (with `--memory hugetlb`: raise vm.nr_hugepages there)",
             ),
             PathError::Refused(ENOSPC) => f.write_str(
-                "refused by the server: the memory that it shares with other machines is full (see memlane vol ls there)",
+                "refused by the server: the memory that it shares with other machines is full: end other clients, or make it larger",
             ),
             PathError::Refused(EOPNOTSUPP) => f.write_str(
                 "refused by the server: it shares no memory with other machines (memlane serve --device)",

@@ -117,6 +117,14 @@ pub fn devices(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Opens memory that machines share, without the right to truncate it where the kernel can take that away.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open(path: &Path) -> Result<OwnedFd, RegionError> {
+    untruncated::open(path).map_err(|e| RegionError::Io(path.to_owned(), e.into()))
+}
+
 /// How fast a mapping is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Speed {
@@ -150,9 +158,7 @@ impl Region {
     /// # Errors
     /// It cannot be used, and why.
     pub fn open(path: &Path) -> Result<Region, RegionError> {
-        let failed = |e: rustix::io::Errno| RegionError::Io(path.to_owned(), e.into());
-        let file = untruncated::open(path).map_err(failed)?;
-        Region::map(path, file)
+        Region::map(path, open(path)?)
     }
 
     /// Maps a region that is open.
@@ -300,29 +306,7 @@ impl Region {
 
     /// Measures how fast the mapping is read, beside ordinary memory.
     pub fn speed(&self) -> Speed {
-        let mut ordinary = vec![1u8; SAMPLE];
-        let mut into = vec![0u8; SAMPLE];
-        let ours = NonNull::from(ordinary.as_mut_slice()).cast();
-        // SAFETY: `ordinary` outlives this window, and nothing else uses it.
-        let ours = unsafe { SharedBytes::new(ours, SAMPLE) };
-        let mut read = |from: SharedBytes| {
-            let begin = Instant::now();
-            // SAFETY: `into` has `SAMPLE` bytes; the window refuses what lies outside.
-            let whole = unsafe { from.copy_out(0, into.as_mut_ptr(), SAMPLE) };
-            debug_assert!(whole);
-            begin.elapsed()
-        };
-        // The first time, pages are found; the best of several has met no interruption.
-        let mut best = |from: SharedBytes| (0..4).map(|_| read(from)).min();
-        let shared = self.bytes().part(0, SAMPLE).and_then(&mut best);
-        let plain = best(ours)
-            .unwrap_or_default()
-            .max(Duration::from_micros(10));
-        let times = shared.unwrap_or_default().as_nanos() / plain.as_nanos();
-        match u32::try_from(times).unwrap_or(u32::MAX) {
-            times if times >= FAR_SLOWER => Speed::Uncached(times),
-            _ => Speed::Cached,
-        }
+        speed_of(self.bytes())
     }
 
     /// Makes sure that the region is one of this version: two agents that find zeros write the same.
@@ -359,6 +343,52 @@ impl Region {
             .map(|word| word.load(Ordering::Relaxed))
             .enumerate();
         words.all(|(at, word)| word == 0 || just_written(at, word))
+    }
+}
+
+/// Measures how fast a mapping of an open file would be read, beside ordinary memory.
+///
+/// # Errors
+/// It cannot be mapped.
+pub fn measure(file: &OwnedFd) -> io::Result<Speed> {
+    let len = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
+    let len = usize::try_from(len).unwrap_or(SAMPLE).min(SAMPLE);
+    // SAFETY: a fresh mapping, where the kernel likes; it is not used after it was unmapped.
+    unsafe {
+        let place = core::ptr::null_mut();
+        let base = rustix::mm::mmap(place, len, ProtFlags::READ, MapFlags::SHARED, file, 0)?;
+        let bytes = NonNull::new(base.cast()).map(|base| SharedBytes::read_only(base, len));
+        let speed = bytes.map_or(Speed::Cached, speed_of);
+        rustix::mm::munmap(base, len)?;
+        Ok(speed)
+    }
+}
+
+/// How fast these bytes are read, beside ordinary memory.
+fn speed_of(bytes: SharedBytes) -> Speed {
+    let len = bytes.len().min(SAMPLE);
+    let mut ordinary = vec![1u8; len];
+    let mut into = vec![0u8; len];
+    let ours = NonNull::from(ordinary.as_mut_slice()).cast();
+    // SAFETY: `ordinary` outlives this window, and nothing else uses it.
+    let ours = unsafe { SharedBytes::new(ours, len) };
+    let mut read = |from: SharedBytes| {
+        let begin = Instant::now();
+        // SAFETY: `into` has `len` bytes; the window refuses what lies outside.
+        let whole = unsafe { from.copy_out(0, into.as_mut_ptr(), len) };
+        debug_assert!(whole);
+        begin.elapsed()
+    };
+    // The first time, pages are found; the best of several has met no interruption.
+    let mut best = |from: SharedBytes| (0..4).map(|_| read(from)).min();
+    let shared = bytes.part(0, len).and_then(&mut best);
+    let plain = best(ours)
+        .unwrap_or_default()
+        .max(Duration::from_micros(10));
+    let times = shared.unwrap_or_default().as_nanos() / plain.as_nanos();
+    match u32::try_from(times).unwrap_or(u32::MAX) {
+        times if times >= FAR_SLOWER => Speed::Uncached(times),
+        _ => Speed::Cached,
     }
 }
 

@@ -5,45 +5,16 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use memlane_agent::across::participants::{Identity, Machine, machines};
-use memlane_agent::across::region::{self, Region, RegionError, Speed};
+use memlane_agent::across::region::{Region, Speed};
 use memlane_agent::across::{extents, participants};
 use memlane_agent::server::Agent;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::exit::{Exit, fail};
+use crate::cli::device::{self, Device, NAMELESS, TRUST, slow};
 use crate::cli::out;
 
-/// Whom the region's machines have to trust.
-pub(crate) const TRUST: &str = "every machine that has it can read and write all of it";
-
-/// Which memory: `ivshmem:PATH` or `ivshmem:auto`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Device {
-    /// The one device that this machine has.
-    Auto,
-    /// A file, or the memory of a device in sysfs.
-    At(PathBuf),
-}
-
-impl Device {
-    pub(super) fn parse(text: &str) -> Result<Device, String> {
-        match text.strip_prefix("ivshmem:") {
-            Some("auto") => Ok(Device::Auto),
-            Some(path) if path.starts_with('/') => Ok(Device::At(path.into())),
-            _ => Err("expected ivshmem:auto, or ivshmem: and an absolute path".into()),
-        }
-    }
-
-    fn open(&self) -> anyhow::Result<Region> {
-        let opened = match self {
-            Device::Auto => region::find().and_then(|path| Region::open(&path)),
-            Device::At(path) => Region::open(path),
-        };
-        opened.map_err(|error| match error {
-            RegionError::NoDevice => fail(Exit::Unsupported, error.to_string()),
-            _ => error.into(),
-        })
-    }
+fn open(device: &Device) -> anyhow::Result<Region> {
+    Region::open(&device.path()?).map_err(device::told)
 }
 
 /// What an agent tells of its region.
@@ -65,7 +36,7 @@ pub(super) fn share(
     device: &Device,
     boot_id: Option<&Path>,
 ) -> anyhow::Result<ToldRegion> {
-    let region = device.open()?;
+    let region = open(device)?;
     let told = ToldRegion {
         path: region.path().to_owned(),
         len: region.len() as u64,
@@ -74,7 +45,7 @@ pub(super) fn share(
             Speed::Uncached(times) => Some(times),
         },
     };
-    let identity = Identity::here(domain, boot_id).context("this machine has no name")?;
+    let identity = Identity::here(domain, boot_id).context(NAMELESS)?;
     agent.share(domain, region, identity)?;
     out::print(&line(domain, &told))?;
     if let Some(times) = told.uncached {
@@ -92,13 +63,6 @@ fn line(domain: &Path, told: &ToldRegion) -> String {
     )
 }
 
-/// What is said of memory that is not cached.
-pub(crate) fn slow(times: u32) -> String {
-    format!(
-        "the region is mapped uncached, and {times} times slower than ordinary memory: use virtio-pmem where the hypervisor has it"
-    )
-}
-
 /// Free the place of a machine that has left a region for good, and the memory that it had.
 ///
 /// A machine that is merely paused may wake and write, so its silence alone frees nothing. Make sure that it is gone: deleted,
@@ -106,7 +70,7 @@ pub(crate) fn slow(times: u32) -> String {
 #[derive(clap::Args, Debug)]
 pub(super) struct Forget {
     /// The memory: ivshmem:PATH or ivshmem:auto
-    #[arg(long, value_name = "DEVICE", value_parser = Device::parse)]
+    #[arg(long, value_name = "DEVICE")]
     device: Device,
     /// The machine, by its name or its place, as memlane agent machines prints them
     machine: String,
@@ -116,7 +80,7 @@ pub(super) struct Forget {
 #[derive(clap::Args, Debug)]
 pub(super) struct Machines {
     /// The memory: ivshmem:PATH or ivshmem:auto
-    #[arg(long, value_name = "DEVICE", value_parser = Device::parse)]
+    #[arg(long, value_name = "DEVICE")]
     device: Device,
     /// Print one JSON document
     #[arg(long)]
@@ -127,7 +91,7 @@ pub(super) struct Machines {
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) fn forget(args: &Forget) -> anyhow::Result<()> {
-    let region = args.device.open()?;
+    let region = open(&args.device)?;
     let is_it = |(machine, _): &(Machine, bool)| {
         machine.name == args.machine || machine.place.to_string() == args.machine
     };
@@ -165,7 +129,7 @@ struct Document<'a> {
 }
 
 pub(super) fn print(args: &Machines) -> anyhow::Result<()> {
-    let machines = look(&args.device.open()?);
+    let machines = look(&open(&args.device)?);
     if args.json {
         let machines = machines.iter().map(|(machine, is_alive)| Shown {
             place: machine.place,
@@ -201,26 +165,4 @@ fn look(region: &Region) -> Vec<(Machine, bool)> {
         (machine, is_alive)
     };
     after.into_iter().map(with_state).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_device_is_a_kind_and_an_absolute_path() {
-        assert_eq!(Device::parse("ivshmem:auto"), Ok(Device::Auto));
-        let at = Device::At("/dev/shm/vms".into());
-        assert_eq!(Device::parse("ivshmem:/dev/shm/vms"), Ok(at));
-        for wrong in [
-            "",
-            "auto",
-            "ivshmem:",
-            "ivshmem:vms",
-            "/dev/shm/vms",
-            "pmem:/x",
-        ] {
-            assert!(Device::parse(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -4,7 +4,6 @@ mod device;
 mod install;
 mod told;
 
-pub(crate) use device::{TRUST, slow};
 pub(crate) use told::{Told, metrics_of, of_domain};
 
 use std::path::PathBuf;
@@ -18,10 +17,10 @@ use memlane_socket::config::{DEFAULT_DOMAIN, DOMAIN_LEN};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::CapabilitySet;
 
+use crate::cli::device::Device;
 use crate::cli::exit::{Exit, fail};
 use crate::cli::out;
 use crate::daemon::service;
-use device::Device;
 
 /// Introduce programs of different network namespaces to each other.
 ///
@@ -45,7 +44,7 @@ pub(crate) struct Args {
     folder: Option<PathBuf>,
     /// Introduce the domain's programs to those of other machines, too, which share this memory: the file of the host, or
     /// ivshmem:auto in a guest. Every machine that has it can read and write all of it
-    #[arg(long, value_name = "ivshmem:PATH", value_parser = Device::parse, conflicts_with = "folder")]
+    #[arg(long, value_name = "ivshmem:PATH", conflicts_with = "folder")]
     device: Option<Device>,
     /// A file with this boot's name: for tests
     #[arg(long, value_name = "FILE", hide = true)]

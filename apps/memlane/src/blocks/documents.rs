@@ -139,8 +139,20 @@ pub(crate) struct Server {
     pub(crate) listen: Vec<String>,
     pub(crate) queue_depth: u32,
     pub(crate) max_io: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shared_memory: Option<SharedMemory>,
     pub(crate) sessions: Vec<Client>,
     pub(crate) volumes: Vec<Open>,
+}
+
+/// Memory that a server shares with other machines.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) struct SharedMemory {
+    pub(crate) device: String,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Bytes that sessions have, or that clients have not let go of yet.
+    pub(crate) used: u64,
 }
 
 /// A session, as its server sees it.

@@ -20,6 +20,7 @@ use super::spec::{
 };
 use super::tls::TlsSpec;
 use super::{documents, process, vol};
+use crate::cli::device::Device;
 use crate::cli::exit::{Exit, fail};
 
 /// Default of `--on-disconnect`: how long requests are queued.
@@ -68,6 +69,9 @@ pub(crate) struct Args {
     /// What to make the session's memory of [default: plain]
     #[arg(long, value_enum)]
     memory: Option<Memory>,
+    /// Memory that this machine and the server's have, for paths ivshmem://HOST: ivshmem:auto in a guest, or the file on the host
+    #[arg(long, value_name = "ivshmem:PATH")]
+    device: Option<Device>,
     /// Use TLS with a client certificate on TCP paths; DIR has client-cert.pem, client-key.pem, ca-cert.pem and optionally
     /// ca-crl.pem
     #[arg(long, value_name = "DIR", value_parser = super::tls::folder)]
@@ -88,7 +92,7 @@ pub(crate) struct Args {
     /// Print one JSON document with the place of the volume
     #[arg(long)]
     json: bool,
-    /// Server: tcp://HOST[:PORT], HOST[:PORT], rdma://HOST[:PORT], local or local:NAME; several, separated by commas, are several paths. Or
+    /// Server: tcp://HOST[:PORT], HOST[:PORT], rdma://HOST[:PORT], ivshmem://HOST[:PORT], local or local:NAME; several, separated by commas, are several paths. Or
     /// file:PATH: a file or block device of this machine, without a server
     #[arg(value_name = "SERVER|file:PATH")]
     servers: String,
@@ -148,6 +152,7 @@ fn map_request(process: &ProcessSpec, spec: MapSpec) -> Request {
             paths: host.paths.clone(),
             tls: host.tls.clone(),
             memory: host.memory,
+            device: host.device.clone(),
             wait: host.wait,
         },
         ProcessSpec::File(_) => Request::Map {
@@ -155,6 +160,7 @@ fn map_request(process: &ProcessSpec, spec: MapSpec) -> Request {
             paths: Vec::new(),
             tls: None,
             memory: None,
+            device: None,
             wait: Duration::ZERO,
         },
     }
@@ -193,6 +199,7 @@ fn server_flag(args: &Args) -> Option<&'static str> {
         ("--wait", args.wait.is_some()),
         ("--connections", args.connections.is_some()),
         ("--memory", args.memory.is_some()),
+        ("--device", args.device.is_some()),
         ("--tls", args.tls.is_some()),
     ];
     let mut given = given.into_iter().filter(|(_, given)| *given);
@@ -220,6 +227,16 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
         // Where paths are named, the servers only say who is meant.
         paths.clone_from(&args.paths);
     }
+    let by_memory = |path: &&PathSpec| matches!(path.0.dst, Address::Ivshmem(_));
+    if let Some(path) = paths.iter().find(by_memory)
+        && args.device.is_none()
+    {
+        let text = format!(
+            "{} goes by memory that this machine shares: say which by --device, such as ivshmem:auto",
+            path.0
+        );
+        return Err(usage(text));
+    }
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(HostSpec {
         session: match &args.session {
@@ -239,6 +256,7 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
             .connections
             .unwrap_or(u16::try_from(cpus).unwrap_or(64).min(64)),
         memory: args.memory,
+        device: args.device.clone(),
         metrics: args.metrics,
     })
 }
@@ -270,7 +288,9 @@ fn default_session(path: &PathSpec) -> String {
         .to_string_lossy()
         .into_owned();
     let to = match &path.0.dst {
-        Address::Tcp(address) | Address::Rdma(address) => address.to_string(),
+        Address::Tcp(address) | Address::Rdma(address) | Address::Ivshmem(address) => {
+            address.to_string()
+        }
         local @ Address::Local(_) => local.to_string(),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };

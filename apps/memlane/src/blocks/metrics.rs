@@ -2,7 +2,7 @@
 
 use prometheus_client::registry::Registry;
 
-use super::documents::{Client, Path, Server, Session, Volume};
+use super::documents::{Client, Path, Server, Session, SharedMemory, Volume};
 pub(super) use crate::daemon::metrics::serve;
 use crate::daemon::metrics::{Labels, Value, counters, gauges, labels};
 
@@ -134,6 +134,24 @@ pub(crate) fn of_servers(servers: &[Server]) -> Registry {
         "paths",
         "Paths that are up",
         each(|c| c.paths.len() as u64),
+    );
+    let shared = |of: fn(&SharedMemory) -> u64| {
+        servers.iter().filter_map(move |server| -> Option<Value> {
+            let name = labels(&[("server", server.name.as_str())], &[]);
+            Some((name, of(server.shared_memory.as_ref()?)))
+        })
+    };
+    gauges(
+        &mut registry,
+        "shared_memory_bytes",
+        "Memory that other machines have, too",
+        shared(|memory| memory.size),
+    );
+    gauges(
+        &mut registry,
+        "shared_memory_used_bytes",
+        "What sessions have of it, or clients that have not let go yet",
+        shared(|memory| memory.used),
     );
     let sizes = servers.iter().flat_map(|server| {
         let volumes = server.volumes.iter();

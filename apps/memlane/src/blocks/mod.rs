@@ -12,6 +12,7 @@
 //! | `tls` | certificates |
 //! | `spec` | what flags say; `metrics`: what Prometheus is shown |
 
+mod across;
 mod documents;
 mod frontend;
 mod host;

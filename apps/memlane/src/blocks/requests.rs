@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::{MapSpec, Memory, PathSpec};
 use super::tls::TlsSpec;
+use crate::cli::device::Device;
 
 /// How long an answer may take, beside what it says itself.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,6 +26,8 @@ pub(crate) enum Request {
         tls: Option<TlsSpec>,
         #[serde(default)]
         memory: Option<Memory>,
+        #[serde(default)]
+        device: Option<Device>,
         wait: Duration,
     },
     /// End a mapping.

@@ -13,6 +13,7 @@ use memlane_transport::engine::server::Config;
 use memlane_transport::io::tls::ServerTls;
 use memlane_transport::io::{
     self, Address, Inherited, LOCAL, PORT, ServedPath, Server, ServerConfig, SessionInfo,
+    SharedMemoryError,
 };
 use memlane_transport::port::Identity;
 use memlane_transport::wire::Geometry;
@@ -21,7 +22,8 @@ use super::mapping::failure_text;
 use super::requests::Request;
 use super::spec::Memory;
 use super::tls::{self, Renewal};
-use super::{documents, metrics, spec};
+use super::{across, documents, metrics, spec};
+use crate::cli::device::{Device, TRUST};
 use crate::cli::exit::{Exit, fail};
 use crate::cli::out;
 use crate::cli::values::size;
@@ -59,6 +61,10 @@ pub(crate) struct Args {
     /// What to make each session's memory of. Clients of this machine map plain pages only: with hugetlb, their data goes by the socket
     #[arg(long, value_enum, default_value_t = Memory::Plain)]
     memory: Memory,
+    /// File of memory that virtual machines have as an ivshmem device: clients there may use paths ivshmem://HOST. Every machine that has
+    /// the memory can read and write all of it
+    #[arg(long, value_name = "ivshmem:PATH")]
+    device: Option<Device>,
     /// Number of threads; each session stays on one thread
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
@@ -119,6 +125,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     config.workers = usize::from(args.threads);
     config.inherited = inherited;
     config.pages = pages;
+    config.shares = args.device.as_ref().map(across::share).transpose()?;
     config.engine.heartbeat = Heartbeat::within(args.heartbeat);
     let renewal = match &args.tls {
         None => None,
@@ -129,16 +136,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     };
     let served = Arc::clone(&shared);
-    let server = io::serve(config, move |_| served.service()).with_context(|| {
-        let all: Vec<String> = listen.iter().map(ToString::to_string).collect();
-        format!("cannot listen at {}", all.join(", "))
-    })?;
+    let server = io::serve(config, move |_| served.service());
+    let server = server.map_err(|error| cannot_serve(error, &listen, args.device.as_ref()))?;
     let running = Arc::new(Running {
         name: args.name,
         root: args.root.display().to_string(),
         geometry,
         server,
         shared,
+        device: args.device,
     });
     if let Some(at) = args.metrics {
         let running = Arc::clone(&running);
@@ -159,6 +165,25 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     service::wait_for_the_end()?;
     running.server.stop();
     Ok(())
+}
+
+/// Why a server does not start.
+fn cannot_serve(
+    error: std::io::Error,
+    listen: &[Address],
+    device: Option<&Device>,
+) -> anyhow::Error {
+    let is_of_memory = error
+        .get_ref()
+        .is_some_and(|inner| inner.is::<SharedMemoryError>());
+    let what = match device {
+        Some(device) if is_of_memory => format!("cannot share {device}"),
+        _ => {
+            let all: Vec<String> = listen.iter().map(ToString::to_string).collect();
+            format!("cannot listen at {}", all.join(", "))
+        }
+    };
+    anyhow::Error::from(error).context(what)
 }
 
 /// Starts a thread that reads certificates again when they have changed.
@@ -189,6 +214,17 @@ fn places(args: &Args, inherited: &[Inherited]) -> anyhow::Result<Vec<Address>> 
         if !(open && args.namespace.is_some()) {
             listen.push(Address::Tcp(([127, 0, 0, 1], PORT).into()));
         }
+    }
+    if let Some(place) = listen
+        .iter()
+        .find(|place| matches!(place, Address::Ivshmem(_)))
+    {
+        return Err(fail(
+            Exit::Usage,
+            format!(
+                "{place} is a path of clients, which come by TCP: --listen tcp://ADDRESS, and name the memory by --device"
+            ),
+        ));
     }
     let all = || inherited.iter().map(Inherited::address).chain(&listen);
     if let Some(place) = all().find(is_rdma).filter(|_| !args.insecure) {
@@ -267,6 +303,8 @@ struct Running {
     geometry: Geometry,
     server: Server,
     shared: Arc<Shared>,
+    /// Memory that other machines have, too.
+    device: Option<Device>,
 }
 
 impl Running {
@@ -279,6 +317,12 @@ impl Running {
             .map(ToString::to_string)
             .collect();
         out::warn(&format!("serving {} at {}", self.root, all.join(", ")));
+        if let Some(memory) = self.shared_memory() {
+            let (device, size) = (&memory.device, memory.size >> 20);
+            out::warn(&format!(
+                "sharing {device} ({size} MiB) with other machines: {TRUST}"
+            ));
+        }
         if json {
             out::print(&out::json(&Hello {
                 schema: "memlane.serve/1",
@@ -314,6 +358,15 @@ impl Running {
         }
     }
 
+    fn shared_memory(&self) -> Option<documents::SharedMemory> {
+        let used = self.server.shared_memory()?;
+        Some(documents::SharedMemory {
+            device: self.device.as_ref()?.to_string(),
+            size: used.size as u64,
+            used: used.used as u64,
+        })
+    }
+
     fn describe(&self) -> documents::Server {
         documents::Server {
             schema: "memlane.server/1".into(),
@@ -328,6 +381,7 @@ impl Running {
                 .collect(),
             queue_depth: u32::from(self.geometry.depth()),
             max_io: self.geometry.max_io(),
+            shared_memory: self.shared_memory(),
             sessions: self.server.sessions().iter().map(client).collect(),
             volumes: self.shared.snapshot().volumes.iter().map(open).collect(),
         }

@@ -10,6 +10,7 @@ use memlane_transport::io::PathAddr;
 use serde::{Deserialize, Serialize};
 
 use super::tls::TlsSpec;
+use crate::cli::device::Device;
 use crate::cli::values::duration;
 
 /// A path to a server, which travels as its text.
@@ -237,6 +238,9 @@ pub(super) struct HostSpec {
     /// Plain, if nobody has asked for anything.
     #[serde(default)]
     pub(super) memory: Option<Memory>,
+    /// Memory that the server's machine has, too.
+    #[serde(default)]
+    pub(super) device: Option<Device>,
     pub(super) tls: Option<TlsSpec>,
     pub(super) metrics: Option<std::net::SocketAddr>,
 }

@@ -16,6 +16,7 @@ use memlane_sys::sock::{self, Tuple};
 use super::finding::{Finding, Lack, lack, said};
 use super::host;
 use crate::agent;
+use crate::cli::device;
 use crate::run;
 
 /// The oldest kernel that the lane was made for.
@@ -180,7 +181,7 @@ fn machines() -> Found {
     if let Some(told) = told
         && let (Some(region), Some(tally)) = (told.region, told.across)
     {
-        let kind = region.uncached.map_or("cached".to_owned(), agent::slow);
+        let kind = region.uncached.map_or("cached".to_owned(), device::slow);
         return Ok(Some(format!(
             "{} of {domain}, {}; {} other machines, {} of {} extents used here; {}",
             region.path.display(),
@@ -188,7 +189,7 @@ fn machines() -> Found {
             tally.machines,
             tally.extents,
             tally.extents_of_region,
-            agent::TRUST
+            device::TRUST
         )));
     }
     match memlane_agent::across::region::find() {

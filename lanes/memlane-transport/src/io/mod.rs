@@ -37,6 +37,6 @@ pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};
 pub use admission::Limits;
 pub(crate) use chunks::Claim;
 pub use memory::len_of as chunks_len;
-pub use server::{Server, ServerConfig, SteppedServer, serve};
+pub use server::{Server, ServerConfig, SharedMemoryUse, SteppedServer, serve};
 pub use session::{ClientConfig, ClientSession, Means, PathInfo, open, open_over_tls, open_with};
 pub use worker::{ServedPath, SessionInfo};

@@ -81,9 +81,19 @@ impl ServerConfig {
     }
 }
 
+/// How full the memory is that a server shares with other machines, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedMemoryUse {
+    /// All of it.
+    pub size: usize,
+    /// What sessions have, or clients that have not let go of it yet.
+    pub used: usize,
+}
+
 /// A server that runs. Stopped when dropped.
 #[derive(Debug)]
 pub struct Server {
+    lot: Option<Arc<Lot>>,
     addresses: Vec<Address>,
     mailboxes: Vec<Arc<Mailbox>>,
     stop: Arc<(AtomicBool, EventFd)>,
@@ -102,9 +112,8 @@ where
 {
     let (mut server, listeners) = Server::listening(&config)?;
     let make = Arc::new(make);
-    let lot = config.lot()?;
     for number in 0..config.workers.max(1) {
-        server.start_worker(number, (&config, lot.clone()), Arc::clone(&make))?;
+        server.start_worker(number, &config, Arc::clone(&make))?;
     }
     server.let_in(listeners, config)?;
     Ok(server)
@@ -127,12 +136,8 @@ impl<S: Service> SteppedServer<S> {
         let (mut server, listeners) = Server::listening(&config)?;
         let mailbox = Arc::new(Mailbox::new()?);
         server.mailboxes.push(Arc::clone(&mailbox));
-        let worker = Worker::new(
-            0,
-            (config.engine, config.pages, config.lot()?),
-            service,
-            mailbox,
-        )?;
+        let means = (config.engine, config.pages, server.lot.clone());
+        let worker = Worker::new(0, means, service, mailbox)?;
         server.let_in(listeners, config)?;
         Ok(SteppedServer { worker, server })
     }
@@ -166,6 +171,7 @@ impl Server {
         });
         let (listeners, addresses): (Vec<_>, Vec<_>) = inherited.chain(opened).unzip();
         let server = Server {
+            lot: config.lot()?,
             addresses,
             mailboxes: Vec::new(),
             stop: Arc::new((AtomicBool::new(false), EventFd::new()?)),
@@ -190,7 +196,7 @@ impl Server {
     fn start_worker<S, F>(
         &mut self,
         number: usize,
-        (config, lot): (&ServerConfig, Option<Arc<Lot>>),
+        config: &ServerConfig,
         make: Arc<F>,
     ) -> io::Result<()>
     where
@@ -199,7 +205,7 @@ impl Server {
     {
         let mailbox = Arc::new(Mailbox::new()?);
         self.mailboxes.push(Arc::clone(&mailbox));
-        let (mut engine, pages) = (config.engine, config.pages);
+        let (mut engine, pages, lot) = (config.engine, config.pages, self.lot.clone());
         engine.born = engine.born.wrapping_add(number as u64);
         let (tell, told) = sync_channel(1);
         self.start("memlane-worker", move || {
@@ -223,6 +229,15 @@ impl Server {
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// How full the memory is that it shares with other machines, if it shares any.
+    #[must_use]
+    pub fn shared_memory(&self) -> Option<SharedMemoryUse> {
+        self.lot.as_ref().map(|lot| SharedMemoryUse {
+            size: lot.len(),
+            used: lot.used(),
+        })
     }
 
     /// The sessions that there are. A worker that does not answer within a second is left out.

@@ -15,6 +15,7 @@ pub mod machines;
     reason = "linted there"
 )]
 pub mod proxy;
+pub mod region;
 pub mod scene;
 pub mod volumes;
 pub mod writer;

@@ -14,11 +14,13 @@ use memlane_transport::io::{ClientConfig, ClientSession, Means, PathInfo};
 use memlane_transport::port::Session as _;
 
 use super::{Events, Host};
+use crate::blocks::across;
 use crate::blocks::documents;
 use crate::blocks::mapping::{self, Mapping};
 use crate::blocks::requests::Request;
 use crate::blocks::spec::{Access, HostSpec, MapSpec, Memory, OnDisconnect, PathSpec, Policy};
 use crate::blocks::tls::{self, Renewal, TlsSpec};
+use crate::cli::device::Device;
 use crate::cli::exit::{Exit, fail};
 
 /// A session, and the volumes that are shown of it.
@@ -49,6 +51,7 @@ impl SessionHost {
         let means = Means {
             tls: tls.as_ref().map(|(tls, _)| tls.clone()),
             pages: spec.memory.unwrap_or_default().pages(),
+            shares: spec.device.as_ref().map(across::share).transpose()?,
         };
         let session = memlane_transport::io::open_with(config, means)?;
         let changes = Arc::new(Changes::new()?);
@@ -109,6 +112,18 @@ impl SessionHost {
         let text = format!(
             "session {name:?} is open, and its memory is made of {has}: choose another --session"
         );
+        Err(fail(Exit::Usage, text))
+    }
+
+    /// So is memory mapped that other machines have, too.
+    fn must_share(&self, device: Option<&Device>) -> anyhow::Result<()> {
+        let has = self.spec.device.as_ref();
+        if device.is_none() || device == has {
+            return Ok(());
+        }
+        let has = has.map_or("no --device".to_owned(), |has| format!("--device {has}"));
+        let name = &self.spec.session;
+        let text = format!("session {name:?} is open with {has}: choose another --session");
         Err(fail(Exit::Usage, text))
     }
 
@@ -269,11 +284,13 @@ impl Host for SessionHost {
                 paths,
                 tls,
                 memory,
+                device,
                 wait: _,
             } => {
                 self.must_go_to(&paths)?;
                 self.must_be_as_secure(tls.as_ref())?;
                 self.must_have(memory)?;
+                self.must_share(device.as_ref())?;
                 let mapped = self.map(spec);
                 // If nothing came of it, whoever tries again may want another session.
                 self.ends_at_once = mapped.is_err() && self.mappings.is_empty();
@@ -446,6 +463,7 @@ pub(crate) fn open_one(
         wait: Duration::from_secs(10),
         connections,
         memory: None,
+        device: None,
         tls: None,
         metrics: None,
     };

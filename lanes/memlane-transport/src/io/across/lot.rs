@@ -84,6 +84,12 @@ impl Lot {
         self.memory.len()
     }
 
+    /// Bytes that are lent, or not free again yet.
+    pub(in crate::io) fn used(&self) -> usize {
+        let extents = lock(&self.extents);
+        extents.iter().flatten().map(|used| used.at.len()).sum()
+    }
+
     /// An extent of at least `len` bytes, all zeros.
     ///
     /// # Errors
