@@ -19,7 +19,7 @@ pub(super) fn fill(bench: &Bench, running: &Running) -> anyhow::Result<()> {
     let seconds = PATIENCE.as_secs_f64();
     let mut command = command(bench, &running.target, &FILL, seconds)?;
     match running.target {
-        Target::Api(_) => {
+        Target::Api { .. } => {
             let requests = bench.size.div_ceil(u64::from(FILL.block));
             command.args(["--requests", &requests.to_string()])
         }
@@ -38,7 +38,7 @@ pub(super) fn measure(bench: &Bench, running: &Running, row: &Work) -> anyhow::R
     let limit = Duration::from_secs_f64(seconds) + PATIENCE;
     let job = Job::start(command, limit, &bench.scratch)?;
     let (mut outcome, idle): (Outcome, f64) = match running.target {
-        Target::Api(_) => (job.told()?, 0.0),
+        Target::Api { .. } => (job.told()?, 0.0),
         _ => (fio_outcome(&job.finish()?)?, bench.fio_cpu),
     };
     let cpu = cpu_of(running) + sys::children_cpu_seconds() - before;
@@ -73,7 +73,13 @@ pub(super) fn fixed_cost(scratch: &crate::runner::proc::Scratch) -> anyhow::Resu
 
 fn command(bench: &Bench, target: &Target, row: &Work, seconds: f64) -> anyhow::Result<Command> {
     match target {
-        Target::Api(at) => Ok(own(bench, at, row, seconds)),
+        Target::Api { at, device } => {
+            let mut command = own(bench, at, row, seconds);
+            if let Some(device) = device {
+                command.arg("--device").arg(device);
+            }
+            Ok(command)
+        }
         _ => by_fio(target, row, (bench.size, seconds)),
     }
 }
@@ -135,7 +141,7 @@ pub(in crate::suites) fn by_fio(
             .arg(format!("--address={at}"))
             .arg(format!("--connections={}", connections(row)))
             .arg(format!("--volume={volume}")),
-        Target::Api(_) => &mut command,
+        Target::Api { .. } => &mut command,
     };
     Ok(command)
 }

@@ -9,7 +9,7 @@ use memlane_block::volume::{Done, Io, Op, Queue, Volume};
 
 use super::gap::Longest;
 use super::rows::{Outcome, Pattern};
-use super::volume::{Access, OpenVolume};
+use super::volume::{Access, OpenVolume, Way};
 use crate::hist::Hist;
 use crate::out;
 
@@ -41,6 +41,9 @@ pub(crate) struct Load {
     /// Says how long the slowest request took, instead of how many there were in a second.
     #[arg(long)]
     longest: bool,
+    /// Memory that the servers share with other machines, for paths ivshmem://HOST: a file.
+    #[arg(long, value_name = "FILE")]
+    device: Option<PathBuf>,
     /// Made when all paths are up and the first request is sent.
     #[arg(long)]
     begun: Option<PathBuf>,
@@ -63,7 +66,12 @@ pub(crate) fn run(load: &Load) -> anyhow::Result<()> {
         Pattern::Randread | Pattern::Read => Access::ReadOnly,
         Pattern::Randwrite | Pattern::Write => Access::ReadWrite,
     };
-    let opened = OpenVolume::open(&load.servers, &load.volume, access, load.connections)?;
+    let way = Way {
+        servers: &load.servers,
+        device: load.device.as_deref(),
+        connections: load.connections,
+    };
+    let opened = OpenVolume::open(way, &load.volume, access)?;
     opened.wait_for_paths(OPEN_LIMIT)?;
     let volume: Arc<dyn Volume> = opened.volume();
     if let Some(begun) = &load.begun {

@@ -1,12 +1,16 @@
 //! memlane, as a system to be measured.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::running::{Bench, Running, Target, file, uri, volume};
-use super::volume::{Access, OpenVolume};
+use super::volume::{Access, OpenVolume, Way};
 use crate::runner::proc::{Service, confined, free_port, listens, listens_at};
 use crate::runner::programs::Programs;
+
+/// Bytes of a region with room for the session that loads, and for that which keeps the volume: 64 MiB each by default.
+const REGION: u64 = 256 << 20;
 
 /// memlane's engine for fio, where a build leaves it: beside this program, or (a build of tests) in `deps`.
 pub(in crate::suites) fn library(programs: &Programs) -> PathBuf {
@@ -83,16 +87,43 @@ fn local_or_tcp(bench: &Bench, local: bool) -> anyhow::Result<(Service, String)>
 /// Its API, by our own generator.
 pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
-    let held = hold(bench, &at)?;
-    let mut running = Running::new(Target::Api(at), vec![service]);
+    let held = hold(bench, &at, None)?;
+    let mut running = Running::new(Target::Api { at, device: None }, vec![service]);
     running.held = Some(held);
+    Ok(running)
+}
+
+/// Its API by memory that a server shares with other machines, by our own generator.
+pub(super) fn api_across(bench: &Bench) -> anyhow::Result<Running> {
+    let region = file(bench)?;
+    File::options()
+        .write(true)
+        .open(&region.0)?
+        .set_len(REGION)?;
+    let port = free_port()?;
+    let mut command = confined(&bench.programs.memlane);
+    command.args(["serve", "--test-volumes", "--name", &fresh(bench, "serve")]);
+    command.args(["--listen", &format!("tcp://127.0.0.1:{port}")]);
+    command
+        .arg("--device")
+        .arg(format!("ivshmem:{}", region.0.display()));
+    command.arg("--root").arg(bench.scratch.path());
+    let service = Service::start_until(command, &bench.scratch, |pid| listens(pid, port))?;
+    let (at, device) = (format!("ivshmem://127.0.0.1:{port}"), region.0.clone());
+    let held = hold(bench, &at, Some(&device))?;
+    let target = Target::Api {
+        at,
+        device: Some(device),
+    };
+    let mut running = Running::new(target, vec![service]);
+    (running.held, running.disk) = (Some(held), Some(region));
     Ok(running)
 }
 
 /// Its API, by fio.
 pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
-    let (library, held) = (library(&bench.programs), hold(bench, &at)?);
+    let (library, held) = (library(&bench.programs), hold(bench, &at, None)?);
     let volume = volume(bench.size);
     let target = Target::Engine {
         library,
@@ -106,8 +137,13 @@ pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
 
 /// A volume in memory is there as long as somebody has it open. Each load opens it anew: without this it would read
 /// holes, and pay for their pages.
-fn hold(bench: &Bench, at: &str) -> anyhow::Result<OpenVolume> {
-    OpenVolume::open(&[at.to_owned()], &volume(bench.size), Access::ReadOnly, 1)
+fn hold(bench: &Bench, at: &str, device: Option<&Path>) -> anyhow::Result<OpenVolume> {
+    let way = Way {
+        servers: &[at.to_owned()],
+        device,
+        connections: 1,
+    };
+    OpenVolume::open(way, &volume(bench.size), Access::ReadOnly)
 }
 
 fn map(bench: &Bench, at: &str, face: &str, place: &Path) -> anyhow::Result<Service> {

@@ -25,8 +25,13 @@ pub(in crate::suites) enum Target {
     Nbd(String),
     /// fio on a file, without the page cache.
     File(PathBuf),
-    /// Our own generator, over memlane's API: the server's address, as `map` takes it.
-    Api(String),
+    /// Our own generator, over memlane's API.
+    Api {
+        /// The server's address, as `map` takes it.
+        at: String,
+        /// Memory that the server shares with other machines, if it goes by that.
+        device: Option<PathBuf>,
+    },
     /// fio with memlane's engine: the same API.
     Engine {
         /// libmemlane_fio.so

@@ -12,6 +12,8 @@ pub(super) enum By {
     Engine,
     /// memlane's API, by `memlane-bench peer load`.
     Api,
+    /// The same, by memory that a server shares with other machines.
+    ApiAcross,
     /// memlane's NBD export.
     Nbd,
     /// memlane's NBD export of a file, without a server.
@@ -73,7 +75,7 @@ const fn long(served: Served) -> Served {
 
 /// All of them, ours first. Those that do not use TCP use the loopback device, or a unix socket.
 #[rustfmt::skip]
-pub(super) const ALL: [Served; 19] = {
+pub(super) const ALL: [Served; 20] = {
     use By::*;
     const TCP: bool = true;
     [
@@ -81,6 +83,7 @@ pub(super) const ALL: [Served; 19] = {
         swept(served("fio-tcp", "memlane, API, TCP device", Engine, TCP)),
         served("api-local", "memlane, API, loopback device, own generator", Api, !TCP),
         served("api-tcp", "memlane, API, TCP device, own generator", Api, TCP),
+        served("api-region", "memlane, API, memory that machines share, own generator", ApiAcross, TCP),
         swept(served("nbd-local", "memlane, NBD export, loopback device", Nbd, !TCP)),
         swept(served("nbd-direct", "memlane, NBD export of a file in memory, no server", NbdDirect, !TCP)),
         served("nbd-tcp", "memlane, NBD export, TCP device", Nbd, TCP),
@@ -112,7 +115,7 @@ impl Served {
             about: self.about,
             ours: matches!(
                 self.by,
-                By::Engine | By::Api | By::Nbd | By::NbdDirect | By::Fuse
+                By::Engine | By::Api | By::ApiAcross | By::Nbd | By::NbdDirect | By::Fuse
             ),
         }
     }
@@ -123,6 +126,7 @@ impl Served {
         match self.by {
             By::Engine => ours::engine(bench, local),
             By::Api => ours::api(bench, local),
+            By::ApiAcross => ours::api_across(bench),
             By::Nbd => ours::nbd(bench, local),
             By::NbdDirect => ours::nbd_direct(bench),
             By::Fuse => ours::fuse(bench),
@@ -139,7 +143,7 @@ impl Served {
     /// Why it cannot be measured here, if so: what it lacks, and who brings that.
     pub(super) fn lacks(&self, bench: &Bench) -> Option<String> {
         let needed: &[&str] = match self.by {
-            By::Api => &[],
+            By::Api | By::ApiAcross => &[],
             By::Engine | By::Nbd | By::NbdDirect | By::Fuse => &["fio"],
             By::NbdkitMemory | By::NbdkitFile | By::NbdkitRelay => &["nbdkit", "fio"],
             By::NbdServer => &["nbd-server", "fio"],

@@ -1,6 +1,8 @@
 //! One volume of one server, opened over the API of the block lane.
 
+use std::fs::File;
 use std::io::Read as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,9 @@ use memlane_transport::engine::client::{AfterRestart, AllDown, Config};
 use memlane_transport::engine::path::PathState;
 use memlane_transport::engine::policy::Policy;
 use memlane_transport::engine::pulse::Heartbeat;
-use memlane_transport::io::{ClientConfig, ClientSession, PathAddr, PathInfo};
+use memlane_transport::io::{
+    ClientConfig, ClientSession, Holder, Means, PathAddr, PathInfo, SharedMemory, open_with,
+};
 
 use crate::exit::{Exit, fail};
 
@@ -21,6 +25,17 @@ const HEARTBEAT: Duration = Duration::from_millis(800);
 const PATIENCE: Duration = Duration::from_secs(30);
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
+/// How a server is reached.
+#[derive(Clone, Copy)]
+pub(super) struct Way<'a> {
+    /// Paths to one server, as `memlane map` takes them.
+    pub(super) servers: &'a [String],
+    /// Memory that the server shares with other machines.
+    pub(super) device: Option<&'a Path>,
+    /// Connections of each path, for requests.
+    pub(super) connections: u16,
+}
+
 /// An open volume, with the session that it is used over.
 pub(super) struct OpenVolume {
     volume: Arc<RemoteVolume>,
@@ -29,17 +44,17 @@ pub(super) struct OpenVolume {
 }
 
 impl OpenVolume {
-    /// Opens `volume`; `servers` are paths to one server, as `memlane map` takes them.
-    pub(super) fn open(
-        servers: &[String],
-        volume: &str,
-        access: Access,
-        connections: u16,
-    ) -> anyhow::Result<OpenVolume> {
-        let paths: Result<Vec<PathAddr>, String> = servers.iter().map(|at| at.parse()).collect();
+    /// Opens `volume`.
+    pub(super) fn open(way: Way<'_>, volume: &str, access: Access) -> anyhow::Result<OpenVolume> {
+        let paths = way.servers.iter().map(|at| at.parse());
+        let paths: Result<Vec<PathAddr>, String> = paths.collect();
         let paths = paths.map_err(|error| fail(Exit::Usage, error))?;
-        let engine = session_config(connections)?;
-        let session = memlane_transport::io::open(ClientConfig { engine, paths })?;
+        let engine = session_config(way.connections)?;
+        let means = Means {
+            shares: way.device.map(shared).transpose()?,
+            ..Means::default()
+        };
+        let session = open_with(ClientConfig { engine, paths }, means)?;
         let options = Options {
             patience: AllDown::Queue(PATIENCE),
             open_limit: OPEN_LIMIT,
@@ -82,6 +97,16 @@ impl OpenVolume {
         };
         self.session.paths().iter().map(lost).sum()
     }
+}
+
+/// The memory of a region, as another machine has it.
+fn shared(path: &Path) -> anyhow::Result<Arc<SharedMemory>> {
+    let file = File::options().read(true).write(true).open(path)?;
+    let another = Holder {
+        machine: 2,
+        boot: 1,
+    };
+    Ok(Arc::new(SharedMemory::map(file.into(), another)?))
 }
 
 impl Drop for OpenVolume {
