@@ -10,7 +10,8 @@ use memlane_transport::error::{CertificateFault as Fault, ENOKEY, PathError, Tls
 use memlane_transport::io::frame::{HEADER, Header, Step};
 use memlane_transport::io::tls::{ClientTls, ServerTls, TlsFiles};
 use memlane_transport::io::{
-    Address, ClientConfig, ClientSession, Limits, PathAddr, Server, ServerConfig, open_over_tls,
+    Address, ClientConfig, ClientSession, Holder, Limits, Means, PathAddr, Server, ServerConfig,
+    SharedMemory, open_over_tls, open_with,
 };
 use memlane_transport::port::{Identity, News};
 use memlane_transport::wire::{CAPS, CONN_LEN, Caps, ConnReq};
@@ -21,6 +22,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::proxy::Proxy;
@@ -96,6 +98,50 @@ fn what_is_written_is_read_back_and_the_server_knows_by_whom() {
     let names = vec!["test".to_owned(), "other*".to_owned()];
     assert_eq!(path.who, Identity::Certificate(names));
     assert_eq!(path.peer, "tls:127.0.0.1");
+    let stats = &session.paths()[0].stats;
+    assert_eq!((stats.connected, stats.failed), (1, 0));
+}
+
+/// The client proves who it is by TLS; then data goes by memory, and only the bells by the socket.
+#[test]
+fn memory_that_machines_share_carries_the_data_of_a_client_with_a_certificate() {
+    let file = rustix::fs::memfd_create("memlane-test", rustix::fs::MemfdFlags::CLOEXEC);
+    let file = file.expect("memory");
+    rustix::fs::ftruncate(&file, 8 << 20).expect("memory");
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let shared = |machine| {
+        let file = std::fs::File::options().read(true).write(true).open(&path);
+        let holder = Holder { machine, boot: 1 };
+        let memory = SharedMemory::map(file.expect("memory").into(), holder);
+        Some(Arc::new(memory.expect("memory")))
+    };
+    let both = Both::new(&Wish::server(), &Wish::client(&["test"]));
+    let disk = Arc::<Disk>::default();
+    let mut config = ServerConfig::new(vec![tcp()], server_engine(1));
+    (config.tls, config.shares) = (Some(both.server()), shared(1));
+    let server = start_with(&disk, config, Manners::default());
+    let (at, seen) = tapped(socket_of(&server));
+    let means = Means {
+        tls: Some(both.client()),
+        shares: shared(2),
+        ..Means::default()
+    };
+    let config = ClientConfig {
+        engine: client_engine("test"),
+        paths: vec![PathAddr::to(Address::Ivshmem(at))],
+    };
+    let session = open_with(config, means).expect("a session");
+    hear(&session, |news| matches!(news, News::PathUp(_)));
+    let before = seen.lock().expect("bytes").len();
+    let mut user = User::new(&*session, 1);
+    user.work(300, 1);
+    user.work(2000, 16);
+    each_once(&disk, &user.ids);
+    let by_socket = seen.lock().expect("bytes").len() - before;
+    assert!(by_socket < 100_000, "{by_socket} bytes went by TCP");
+    let path = &server.sessions()[0].paths[0];
+    assert_eq!(path.who, Identity::Certificate(vec!["test".to_owned()]));
+    assert_eq!(path.peer, "ivshmem+tls:127.0.0.1");
     let stats = &session.paths()[0].stats;
     assert_eq!((stats.connected, stats.failed), (1, 0));
 }
