@@ -110,6 +110,20 @@ fn tcp_streams() -> Vec<(&'static str, Vec<u8>)> {
             .concat(),
         ),
         (
+            "place",
+            [
+                vec![1],
+                Frame::Place {
+                    slots: 128,
+                    base: 9,
+                }
+                .encode()
+                .to_vec(),
+                vec![1; memlane_transport::wire::CONN_LEN],
+            ]
+            .concat(),
+        ),
+        (
             "key",
             [vec![0], message(Some(9)), write(b"", b"", None), heartbeat].concat(),
         ),
