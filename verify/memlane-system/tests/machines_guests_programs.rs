@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use guests::computers::{Computer, Local, MODES, Service, ring_bytes};
-use guests::{Host, LARGE, Neighbours, PATIENCE, all_extents_are_free};
+use guests::{Host, LARGE, Neighbours, PATIENCE, all_extents_are_free, extents_in_use};
 use memlane_fixtures::guest::Guest;
 use memlane_system::blocks::must;
 use memlane_system::harness::TempDir;
@@ -400,7 +400,12 @@ enum Killed {
 }
 
 /// nginx answers a wrk that compares each answer, and one of them is killed in the middle of that.
-fn killed_under_load(ends: &mut Ends<'_>, under: &str, killed: Killed, port: u16) {
+fn killed_under_load(
+    ends: &mut Ends<'_>,
+    (under, killed): (&str, Killed),
+    port: u16,
+    region: &Path,
+) {
     let service = nginx(ends[0], under, port);
     let url = format!("http://{}:{port}", ends[0].address());
     // The shell that waits for wrk is not the one that asks how it ended.
@@ -421,6 +426,8 @@ fn killed_under_load(ends: &mut Ends<'_>, under: &str, killed: Killed, port: u16
     }
     let over = ends[1].shell("cat $work/status 2>/dev/null");
     assert_eq!(over, "", "wrk was over before");
+    let used = extents_in_use(region);
+    assert_eq!(used > 0, !under.is_empty(), "{used} extents");
     match killed {
         Killed::Server => {
             service.ends_by(ends[0], "KILL");
@@ -473,7 +480,7 @@ fn kills(mut ends: Ends<'_>, region: &Path) {
         for killed in [Killed::Server, Killed::Client] {
             eprintln!("{killed:?} killed {under}");
             port += 1;
-            killed_under_load(&mut ends, under, killed, port);
+            killed_under_load(&mut ends, (under, killed), port, region);
             all_extents_are_free(region);
         }
     }

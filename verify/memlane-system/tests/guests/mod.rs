@@ -34,14 +34,14 @@ pub(crate) const SMALL: u64 = 16 << 20;
 /// Bytes of a region with rings that grow while they are used.
 pub(crate) const LARGE: u64 = 256 << 20;
 /// Bytes by the lane that are no accident.
-pub(crate) const ENOUGH: u64 = 1 << 20;
+pub(crate) const ENOUGH: u64 = 1 << 18;
 /// How long a guest is stopped.
 pub(crate) const PAUSE: Duration = Duration::from_secs(2);
 
 /// An agent, a network, and a shell that does what is typed. What is typed is not shown. Each order has a number, and its answer ends
 /// with `over` and that number.
 const SHELL: &str = r#"
-export PATH=/bin HOME=/ MEMLANE_PRELOAD=/libmemlane_preload.so MEMLANE_UPGRADE=eager
+export PATH=/bin HOME=/ MEMLANE_PRELOAD=/libmemlane_preload.so MEMLANE_UPGRADE=eager END_SECONDS=300
 export opt=/opt work=/tmp domain=/domain
 mkdir -p /run/memlane /var/log /etc /domain /dev/shm
 mount -t tmpfs none /dev/shm
