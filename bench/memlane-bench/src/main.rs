@@ -2,7 +2,7 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `suites/` | what is measured, and the drivers: `sockets`, `containers`, `counted`, `blocks`, `packets`, `devmem` |
+//! | `suites/` | what is measured, and the drivers: `sockets`, `containers`, `machines`, `counted`, `kernels`, `blocks`, `packets`, `devmem` |
 //! | `runner/` | flags, the plan, rounds, processes, CPUs, and the record of what was seen |
 //! | `sample` | the one schema of all figures |
 //! | `catalogue` (`published`) | what tables and plots show, what should be reached, what others published |
@@ -40,7 +40,7 @@ use clap::Parser;
 
 use exit::Exit;
 use runner::options::Options;
-use suites::{blocks, containers, counted, devmem, guest, kernels, packets, sockets};
+use suites::{blocks, containers, counted, devmem, guest, kernels, machines, packets, sockets};
 
 /// Measures memlane beside what else there is, on this machine.
 #[derive(Parser, Debug)]
@@ -83,6 +83,8 @@ enum Suite {
     Sockets(sockets::Sockets),
     /// The socket lane between two network namespaces, by a cable and behind NAT: TCP, sockmap, memlane with its agent.
     Containers,
+    /// The socket lane between two emulated machines, and with their host: TCP over virtual network cards, memlane.
+    Machines,
     /// The socket lane, TCP and the kernel's SMC-D loopback by instructions, on one CPU of an emulated machine.
     Counted,
     /// Volumes over a network and sockets beside the kernel's own, by instructions, on one CPU of an emulated machine.
@@ -145,6 +147,7 @@ fn run(suite: &Suite, options: &Options, output: &render::Output) -> anyhow::Res
     let run = match suite {
         Suite::Sockets(more) => sockets::run(options, more),
         Suite::Containers => containers::run(options),
+        Suite::Machines => machines::run(options),
         Suite::Counted => counted::run(options),
         Suite::Kernels => kernels::run(options),
         Suite::Blocks(more) => blocks::run(options, more),

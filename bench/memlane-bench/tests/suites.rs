@@ -148,6 +148,7 @@ fn nothing_is_measured_for_an_unknown_name_or_a_value_that_cannot_be() {
         ("counted", "--only", "rr-1", "not one of"),
         ("counted", "--rounds", "0", "1..=1000"),
         ("kernels", "--only", "nbd", "not one of"),
+        ("machines", "--only", "iperf3", "not one of"),
         ("packets", "--only", "ovs", "not one of"),
         ("packets", "--seconds", "0", "0.2"),
         ("devmem", "--only", "netcat", "not one of"),
@@ -440,6 +441,11 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
             "containers",
             9 + 8 + 27 - 2,
             "opening tcp-cable sockmap-nat memlane-same memlane-region nginx-16 redis-set-c1 short-100 rr-1m stream-64 open-first",
+        ),
+        (
+            "machines",
+            4 + 4 + 4,
+            "embedded tcp-guests memlane-host msg100 stream-64k redis-get-c50 nginx-16",
         ),
         (
             "counted",

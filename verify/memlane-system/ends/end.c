@@ -12,7 +12,7 @@
  *   spoil looked              fails unless those are the program's, and nobody has read from them: "done 0 0"
  *   spoil WHAT                does what the memory lane does not carry (below): "done 0 0"
  *
- * It ends with its input. What is wrong ends it with a message, a hang after a minute. */
+ * It ends with its input. What is wrong ends it with a message, a hang after a minute, or after END_SECONDS. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -334,7 +334,8 @@ static void open_end(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    alarm(SECONDS);
+    const char *seconds = getenv("END_SECONDS");
+    alarm(seconds ? (unsigned)atoi(seconds) : SECONDS);
     open_end(argc, argv);
     char line[200];
     while (fgets(line, sizeof line, stdin)) {

@@ -1,4 +1,4 @@
-//! The seven suites: what each measures, and its drivers.
+//! The eight suites: what each measures, and its drivers.
 
 pub(crate) mod blocks;
 pub(crate) mod containers;
@@ -6,16 +6,18 @@ pub(crate) mod counted;
 pub(crate) mod devmem;
 pub(crate) mod guest;
 pub(crate) mod kernels;
+pub(crate) mod machines;
 pub(crate) mod packets;
 pub(crate) mod sockets;
 
 use crate::catalogue::Catalogue;
 
 /// What each suite shows, in the order of `bench/RESULTS.md`.
-pub(crate) fn catalogues() -> [Catalogue; 7] {
+pub(crate) fn catalogues() -> [Catalogue; 8] {
     [
         sockets::catalogue::catalogue(),
         containers::catalogue::catalogue(),
+        machines::catalogue::catalogue(),
         counted::catalogue::catalogue(),
         kernels::catalogue::catalogue(),
         blocks::catalogue::catalogue(),

@@ -205,7 +205,7 @@ fn guest(
 }
 
 /// The library that `memlane run` would take.
-fn preload(programs: &Programs) -> PathBuf {
+pub(in crate::suites) fn preload(programs: &Programs) -> PathBuf {
     let named = std::env::var_os("MEMLANE_PRELOAD").map(PathBuf::from);
     named.unwrap_or_else(|| programs.memlane.with_file_name("libmemlane_preload.so"))
 }
