@@ -39,6 +39,9 @@ pub(crate) struct Options {
     /// /run/memlane/default, if an agent is there]
     #[arg(long, value_name = "DIR|off", value_parser = domain)]
     pub(crate) domain: Option<String>,
+    /// Where people look for it: that is a flag of the agent
+    #[arg(long, value_name = "ivshmem:PATH", hide = true)]
+    pub(crate) device: Option<String>,
     /// Print a summary to stderr when the program ends
     #[arg(long)]
     pub(crate) stats_on_exit: bool,
@@ -49,6 +52,11 @@ impl Options {
     pub(crate) fn variables(&self) -> Result<Vec<(&'static str, String)>, String> {
         if self.eid.len() > EIDS_MAX {
             return Err(format!("--eid may be repeated {EIDS_MAX} times at most"));
+        }
+        if let Some(device) = &self.device {
+            return Err(format!(
+                "the agent of this machine shares memory with others, and programs need no flag for it: memlane agent --device {device}"
+            ));
         }
         let eids = (!self.eid.is_empty()).then(|| self.eid.join(","));
         let all = [
@@ -217,6 +225,16 @@ mod tests {
             ..Options::default()
         };
         assert!(many.variables().is_err());
+    }
+
+    #[test]
+    fn who_looks_for_memory_of_other_machines_here_is_told_of_the_agent() {
+        let options = Options {
+            device: Some("ivshmem:auto".into()),
+            ..Options::default()
+        };
+        let told = options.variables().unwrap_err();
+        assert!(told.ends_with("memlane agent --device ivshmem:auto"), "{told}");
     }
 
     #[test]
