@@ -234,7 +234,10 @@ mod tests {
             ..Options::default()
         };
         let told = options.variables().unwrap_err();
-        assert!(told.ends_with("memlane agent --device ivshmem:auto"), "{told}");
+        assert!(
+            told.ends_with("memlane agent --device ivshmem:auto"),
+            "{told}"
+        );
     }
 
     #[test]
