@@ -323,7 +323,7 @@ fn two_ends_meet_within_some_milliseconds_and_messages_pass_in_order() {
 }
 
 #[test]
-fn an_end_that_waits_is_found_at_once_when_the_other_one_asks() {
+fn an_end_that_waits_is_found_soon_when_the_other_one_asks() {
     for roles in [
         [Role::Accepted, Role::Connected],
         [Role::Connected, Role::Accepted],
@@ -333,10 +333,27 @@ fn an_end_that_waits_is_found_at_once_when_the_other_one_asks() {
         world.asks(programs[0], 640, roles[0], 0);
         world.pass(100);
         world.asks(programs[1], 640, roles[1], 0);
-        world.pass(5);
+        // Its agent looks after a sixteenth of the time that it has waited; the other one, at once.
+        world.pass(100 / 16 + 5);
         world.only(programs[0]);
         world.only(programs[1]);
     }
+}
+
+/// A guest with one CPU has other things to do.
+#[test]
+fn an_agent_looks_seldom_when_nothing_comes() {
+    let mut world = World::new(2);
+    let program = world.program(0);
+    world.asks(program, 640, Role::Connected, 0);
+    let (end, mut looks) = (world.now + Duration::from_secs(1), 0);
+    let next = |world: &World| world.machines[0].relay.as_ref().unwrap().next();
+    while next(&world) < end {
+        world.now = next(&world);
+        world.turn(0);
+        looks += 1;
+    }
+    assert!((50..200).contains(&looks), "{looks} looks in a second");
 }
 
 #[test]
