@@ -60,7 +60,7 @@ impl Memory {
         Memory(file.into())
     }
 
-    /// With room for so many sessions, each with one path.
+    /// With room for `sessions` sessions, each with one path.
     fn for_sessions(sessions: usize) -> Memory {
         Memory::of(MEMORY_AT + sessions * (CHUNKS + CONNECTIONS * QUEUES))
     }

@@ -27,7 +27,7 @@ const QUEUES: u64 = 8192;
 const CHUNKS: u64 = 32 * CHUNK as u64;
 const REGION: u64 = MEMORY_AT + CHUNKS + QUEUES;
 /// Offers that the entries 0 (chunks) and 1 (queues) make.
-const OFFERS: [u64; 2] = [77, 99];
+const OFFERS: [u64; 2] = [76, 98];
 
 /// What the server tells behind the header.
 type Words = [u64; 7];

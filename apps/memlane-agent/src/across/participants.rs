@@ -60,14 +60,19 @@ impl Identity {
 
 /// The machine's own id: that of its firmware, which clones of a disk do not share, or else that of its installation.
 fn machine() -> io::Result<String> {
-    let firmware = std::fs::read_to_string("/sys/class/dmi/id/product_uuid").unwrap_or_default();
-    let says_something = |id: &str| id.bytes().any(|b| b.is_ascii_hexdigit() && b != b'0');
-    match says_something(&firmware) {
-        true => Ok(firmware.trim().to_ascii_lowercase()),
-        false => Ok(std::fs::read_to_string("/etc/machine-id")?
+    match firmware_id() {
+        Some(id) => Ok(id),
+        None => Ok(std::fs::read_to_string("/etc/machine-id")?
             .trim()
             .to_owned()),
     }
+}
+
+/// The id that the machine's firmware has. `None`: it has none, or this process may not read it.
+pub fn firmware_id() -> Option<String> {
+    let id = std::fs::read_to_string("/sys/class/dmi/id/product_uuid").ok()?;
+    let says_something = id.bytes().any(|b| b.is_ascii_hexdigit() && b != b'0');
+    says_something.then(|| id.trim().to_ascii_lowercase())
 }
 
 /// FNV-1a of 128 bits over these parts, each with its length. It keeps apart; it protects nothing.

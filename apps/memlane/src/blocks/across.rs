@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use memlane_agent::across::participants::Identity;
+use memlane_agent::across::participants::{Identity, firmware_id};
 use memlane_agent::across::region::{self, Speed};
 use memlane_transport::io::{Holder, SharedMemory};
 
 use crate::cli::device::{self, Device, NAMELESS};
+use crate::cli::exit::{Exit, fail};
 use crate::cli::out;
+
+/// A guest that others of its region could not tell from its clones.
+const UNNAMED: &str = "this virtual machine has no UUID of its own: give it one (qemu -uuid; libvirt does so by itself)";
 
 /// Maps the memory of a device, for this process.
 pub(super) fn share(device: &Device) -> anyhow::Result<Arc<SharedMemory>> {
@@ -19,6 +23,11 @@ pub(super) fn share(device: &Device) -> anyhow::Result<Arc<SharedMemory>> {
     }
     let memory = SharedMemory::map(file, this_machine()?)
         .with_context(|| format!("cannot use {}", path.display()))?;
+    // Two guests with the same id would take each other's memory for that of a former boot. Clones of a disk have one
+    // /etc/machine-id.
+    if !memory.is_file() && firmware_id().is_none() {
+        return Err(fail(Exit::Unsupported, UNNAMED));
+    }
     Ok(Arc::new(memory))
 }
 

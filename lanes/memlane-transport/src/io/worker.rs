@@ -1,5 +1,10 @@
 //! One thread of a server: an engine, a service, the connections and the memory of their sessions.
 
+mod across;
+mod asks;
+
+use self::across::DEPARTED_EVERY;
+use self::asks::Asks;
 use super::across::Lot;
 use super::address::{Epoll, Interest, Ready};
 use super::admission::ConnectionSlot;
@@ -14,7 +19,7 @@ use crate::engine::{Inbound, Time};
 use crate::error::{ENOMEM, ENOSPC, EOPNOTSUPP, PathError};
 use crate::port::{Finished, Identity, Service};
 use crate::stats::ServerStats;
-use crate::wire::{CAP_BY_MEMORY, CAP_SHARED_MEMORY, CONN_LEN, ConnReq, ConnRsp, SgDesc};
+use crate::wire::{CONN_LEN, ConnRsp, SgDesc};
 use memlane_core::region::Pages;
 use memlane_sys::Errno;
 use memlane_wait::event::EventFd;
@@ -119,33 +124,6 @@ struct Entry {
     _place: ConnectionSlot,
 }
 
-/// What a connection asks for, of the memory of its session.
-#[derive(Clone, Copy, Debug)]
-struct Asks {
-    /// It carries requests: it is not the first of its path.
-    carries_requests: bool,
-    /// It comes from a process of this host.
-    is_local: bool,
-    /// Its client has memory that machines share.
-    has_memory: bool,
-    /// It is to go by that memory.
-    by_memory: bool,
-}
-
-impl Asks {
-    fn of(private: &[u8; CONN_LEN], who: &Identity) -> Asks {
-        let request = ConnReq::decode(private).ok();
-        let caps = request.as_ref().and_then(|request| request.caps);
-        let says = |bit| caps.is_some_and(|caps| caps.bits & bit != 0);
-        Asks {
-            carries_requests: request.is_some_and(|request| request.cid > 0),
-            is_local: matches!(who, Identity::Local { .. }),
-            has_memory: says(CAP_SHARED_MEMORY),
-            by_memory: says(CAP_BY_MEMORY),
-        }
-    }
-}
-
 impl Entry {
     /// Before it is accepted: what both ends, or the device, share of the session's memory.
     fn make_ready(&mut self) -> Result<(), LinkError> {
@@ -223,10 +201,6 @@ const LOOKS: u32 = 32;
 const MANY: u32 = 24;
 /// How long jobs that run may take when the server stops.
 const LAST_JOBS: Duration = Duration::from_secs(30);
-/// How often sessions without a path are looked at whose clients are on other machines.
-const DEPARTED_EVERY: Duration = Duration::from_millis(100);
-/// How often extents are looked at whose clients have not let go of them: their machines may be paused for hours.
-const HELD_EVERY: Duration = Duration::from_secs(1);
 /// A service without a descriptor that has not finished all is asked so often.
 const ASK: Duration = Duration::from_millis(1);
 
@@ -367,27 +341,6 @@ impl<S: Service> Worker<S> {
             self.due = Some(due.chain(self.looks_for_departed).min());
         }
         self.due.flatten()
-    }
-
-    /// The memory of a client that is on another machine is scarce: its session is not remembered for longer than it can
-    /// come back.
-    fn look_for_departed(&mut self, now: Time) {
-        self.memories.tidy_up();
-        for session in self.memories.departed() {
-            self.engine.depart(session);
-        }
-        self.due = None;
-        self.engine.poll(now);
-        self.carry_out();
-        let is_away = |session| !self.engine.is_connected(session);
-        let some_are_away = self.memories.lent().any(is_away);
-        let next = match self.memories.tidy_up() {
-            _ if some_are_away => Some(DEPARTED_EVERY),
-            true => Some(HELD_EVERY),
-            false => None,
-        };
-        self.looks_for_departed = next.map(|next| now + next);
-        self.due = None;
     }
 
     /// One pass; is it to stop?
@@ -759,16 +712,6 @@ impl<S: Service> Worker<S> {
             Err(LinkError::Os(Errno(libc::ENOSPC))) => self.refuse(link, ENOSPC),
             Err(error) => self.failed.push((link, error.for_path())),
         }
-    }
-
-    /// A session that began while the memory that machines share was full may have its part of it later, as long as nothing
-    /// has happened in it.
-    fn move_across(&mut self, session: SessionId) -> Option<Arc<Memory>> {
-        let untouched = self.engine.stats(session).is_some_and(|s| s.begun == 0);
-        let moved = untouched
-            .then(|| self.memories.move_across(session))
-            .flatten();
-        moved.or_else(|| self.memories.get(session).cloned())
     }
 
     /// Refuses a connection that the engine would accept.

@@ -1,6 +1,6 @@
 //! At the client: an extent that this process holds.
 
-use super::layout::{DEPARTED, LET_GO};
+use super::layout::{DEPARTED, LET_GO, is_claim};
 use super::memory::SharedMemory;
 use super::place::Place;
 use crate::io::link_error::LinkError;
@@ -8,7 +8,7 @@ use memlane_core::access::SharedBytes;
 use memlane_core::token::Token;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// An extent that a server has offered and this process has claimed. Let go when dropped, after the last use.
 #[derive(Debug)]
@@ -37,11 +37,12 @@ impl Hold {
             return Err(LinkError::OtherMemory);
         }
         let claim = fresh_claim().map_err(LinkError::Os)?;
-        memory.me().sign(extent);
         let claimed = extent
             .claim
-            .compare_exchange(place.offer, claim, Release, Relaxed);
+            .compare_exchange(place.offer, claim, AcqRel, Relaxed);
         claimed.map_err(|_| LinkError::Queue)?;
+        // Now, and not before: who comes too late must not sign for another.
+        memory.me().sign(extent);
         Ok(Hold {
             memory: Arc::clone(memory),
             place,
@@ -85,11 +86,11 @@ impl Drop for Hold {
     }
 }
 
-/// A random number that is no claim yet, and says nothing else.
-pub(super) fn fresh_claim() -> memlane_sys::Result<u64> {
+/// A random number for a claim.
+fn fresh_claim() -> memlane_sys::Result<u64> {
     loop {
-        let bits = Token::fresh()?.bits();
-        if bits > DEPARTED {
+        let bits = Token::fresh()?.bits() | 1;
+        if is_claim(bits) {
             return Ok(bits);
         }
     }

@@ -23,6 +23,11 @@ pub(super) const LET_GO: u64 = 0;
 /// In a claim: nor will it ever come back to its session. It has closed that, or its process is no more.
 pub(super) const DEPARTED: u64 = 1;
 
+/// Does somebody hold the extent? Claims are odd, and a server's offers are even.
+pub(super) fn is_claim(word: u64) -> bool {
+    word > DEPARTED && word % 2 == 1
+}
+
 /// What a region begins with. The server writes it; clients compare it.
 #[repr(C)]
 pub(super) struct Head {
@@ -39,7 +44,7 @@ pub(super) struct Head {
 /// |---|---|---|---|
 /// | `server`, `at`, `len` | the server | the next server | `server` is stored last (release) |
 /// | `claim` | the server, while nobody holds the extent; then the client, or a process of its machine | both | compare and exchange |
-/// | the others | the client, before its claim; zeroed by the server before it offers the extent | processes of the client's machine, the next server | `machine` is stored last (release) |
+/// | the others | the client, while it holds the extent; zeroed by the server before it offers the extent | processes of the client's machine | `machine` is stored last (release) |
 #[repr(C, align(128))]
 pub(super) struct Extent {
     /// A random number of the server that lends it; 0: the entry is free.
@@ -48,9 +53,10 @@ pub(super) struct Extent {
     pub(super) at: AtomicU64,
     /// Bytes.
     pub(super) len: AtomicU64,
-    /// A random number: the server's offer, and then the client's claim; or [`LET_GO`], or [`DEPARTED`].
+    /// A random number: the server's offer, which is even, and then the client's claim, which is odd; or [`LET_GO`], or
+    /// [`DEPARTED`].
     pub(super) claim: AtomicU64,
-    /// Which machine the client is on; 0: nobody has claimed it.
+    /// Which machine the client is on; 0: nobody has signed.
     pub(super) machine: AtomicU64,
     /// Which boot of it.
     pub(super) boot: AtomicU64,

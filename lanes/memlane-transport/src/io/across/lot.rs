@@ -1,7 +1,6 @@
 //! At the server: who has which extent of the region.
 
-use super::hold::fresh_claim;
-use super::layout::{DEPARTED, EXTENTS, LET_GO, MEMORY_AT, PAGE};
+use super::layout::{DEPARTED, EXTENTS, LET_GO, MEMORY_AT, PAGE, is_claim};
 use super::memory::{SharedMemory, SharedMemoryError};
 use super::place::Place;
 use memlane_core::access::SharedBytes;
@@ -104,7 +103,7 @@ impl Lot {
             return Err(Errno(libc::ENOSPC));
         };
         self.reserve(at, len)?;
-        let offer = fresh_claim()?;
+        let offer = fresh_offer()?;
         let extent = self.memory.extent(number);
         extent.at.store(at as u64, Relaxed);
         extent.len.store(len as u64, Relaxed);
@@ -125,17 +124,17 @@ impl Lot {
 
     /// Has zeros there, in pages that exist: where memory is short, this says so, and no touch is a SIGBUS.
     fn reserve(&self, at: usize, len: usize) -> Result<()> {
-        self.punch(at, len);
+        self.punch(at, len)?;
         let (at, len) = (at as u64, len as u64);
         fallocate(self.memory.file(), FallocateFlags::KEEP_SIZE, at, len)
             .map_err(|errno| Errno(errno.raw_os_error()))
     }
 
-    /// Gives pages back to the host.
-    fn punch(&self, at: usize, len: usize) {
+    /// Gives pages back to the host. What is read there next is zeros.
+    fn punch(&self, at: usize, len: usize) -> Result<()> {
         let hole = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
-        // Where the file system makes no holes, its clients have written zeros, or what they like.
-        let _ = fallocate(self.memory.file(), hole, at as u64, len as u64);
+        fallocate(self.memory.file(), hole, at as u64, len as u64)
+            .map_err(|errno| Errno(errno.raw_os_error()))
     }
 
     /// Writes an offer into an entry that nobody holds.
@@ -178,7 +177,8 @@ impl Lot {
                 Kind::Inherited => rested && self.withdraw_unclaimed(number),
             };
             if is_over {
-                self.punch(used.at.start, used.at.len());
+                // If that fails, the host has its memory back later: before the extent is lent again, it must not fail.
+                let _ = self.punch(used.at.start, used.at.len());
                 self.memory.extent(number).server.store(0, Release);
                 *slot = None;
             }
@@ -189,16 +189,12 @@ impl Lot {
     fn withdraw_unclaimed(&self, number: usize) -> bool {
         let extent = self.memory.extent(number);
         let claim = extent.claim.load(Acquire);
-        if claim <= DEPARTED {
-            return true;
-        }
-        let is_claimed = extent.machine.load(Acquire) != 0;
         let withdraw = || {
             extent
                 .claim
                 .compare_exchange(claim, LET_GO, AcqRel, Relaxed)
         };
-        !is_claimed && withdraw().is_ok()
+        claim <= DEPARTED || (!is_claim(claim) && withdraw().is_ok())
     }
 
     fn leave(&self, number: usize, offer: u64) {
@@ -239,6 +235,16 @@ fn inherited(
     }
 }
 
+/// A random number for an offer.
+fn fresh_offer() -> Result<u64> {
+    loop {
+        let bits = Token::fresh()?.bits() & !1;
+        if bits > DEPARTED {
+            return Ok(bits);
+        }
+    }
+}
+
 /// The first gap of `len` bytes between extents.
 fn gap(extents: &[Option<Use>], len: usize, end: usize) -> Option<usize> {
     let mut used: Vec<&Range<usize>> = extents.iter().flatten().map(|used| &used.at).collect();
@@ -269,7 +275,7 @@ impl Lent {
     pub(in crate::io) fn place(&self) -> Result<Place> {
         let mut offer = lock(&self.offer);
         if self.lot.memory.extent(self.number).claim.load(Acquire) <= DEPARTED {
-            *offer = fresh_claim()?;
+            *offer = fresh_offer()?;
             self.lot.offer(self.number, *offer);
         }
         Ok(Place {

@@ -1,6 +1,8 @@
 //! The mapping of the whole region, and whose it is here.
 
-use super::layout::{DEPARTED, EXTENTS, EXTENTS_AT, Extent, Head, MAGIC, MEMORY_AT, PAGE, VERSION};
+use super::layout::{
+    DEPARTED, EXTENTS, EXTENTS_AT, Extent, Head, MAGIC, MEMORY_AT, PAGE, VERSION, is_claim,
+};
 use memlane_core::access::SharedBytes;
 use memlane_sys::proc;
 use rustix::fs::{FileType, fstat, fstatfs};
@@ -241,8 +243,8 @@ impl SharedMemory {
         for number in 0..EXTENTS {
             let extent = self.extent(number);
             let claim = extent.claim.load(Acquire);
-            if claim > DEPARTED && self.me.has_outlived(extent) {
-                // Claims are random: if it is the same one still, so is all that was read of its holder.
+            if is_claim(claim) && self.me.has_outlived(extent) {
+                // Claims are random, and only who has the claim signs: if it is the same one still, so is its holder.
                 let _ = extent
                     .claim
                     .compare_exchange(claim, DEPARTED, Release, Relaxed);
@@ -270,7 +272,7 @@ impl Me {
         }
     }
 
-    /// Writes who this is into an entry, before it is claimed.
+    /// Writes who this is into an entry that this process has claimed.
     pub(super) fn sign(&self, extent: &Extent) {
         extent.boot.store(self.holder.boot, Relaxed);
         extent.process.store(self.process, Relaxed);

@@ -3,8 +3,9 @@ use super::super::{Hold, SharedMemory};
 use super::*;
 use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, open};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::atomic::AtomicUsize;
 
-/// Memory with room for so many pages to lend.
+/// Memory with room for `pages` pages to lend.
 fn file(pages: usize) -> OwnedFd {
     let file = memfd_create("memlane-test", MemfdFlags::CLOEXEC).expect("memory");
     ftruncate(&file, (MEMORY_AT + pages * PAGE) as u64).expect("memory");
@@ -118,6 +119,40 @@ fn an_offer_is_taken_once_and_not_after_it_was_withdrawn() {
     assert!(Hold::claim(&guest, outside, 2 * PAGE).is_err());
 }
 
+/// One that is paused before its claim comes too late for the offer, and finds the extent another's.
+#[test]
+fn nobody_signs_for_what_another_has_claimed() {
+    const ROUNDS: usize = 3000;
+    let file = file(1);
+    let lot = server(&file);
+    let lent = lot.lend(PAGE).expect("memory");
+    let guests = [2, 3].map(|machine| at(&file, machine));
+    let barrier = std::sync::Barrier::new(2);
+    let (place, wrong) = (Mutex::new(None), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for guest in &guests {
+            let (lent, barrier, place, wrong) = (&lent, &barrier, &place, &wrong);
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    if barrier.wait().is_leader() {
+                        *lock(place) = Some(lent.place().expect("a place"));
+                    }
+                    barrier.wait();
+                    let place = lock(place).expect("told");
+                    let hold = Hold::claim(guest, place, PAGE);
+                    barrier.wait();
+                    if hold.is_ok() {
+                        let signed = guest.extent(place.number).machine.load(Acquire);
+                        wrong.fetch_add(usize::from(signed != guest.me().holder.machine), Relaxed);
+                    }
+                    barrier.wait();
+                }
+            });
+        }
+    });
+    assert_eq!(wrong.into_inner(), 0, "of {ROUNDS}");
+}
+
 #[test]
 fn who_has_let_go_may_claim_anew_what_the_server_still_has() {
     let file = file(1);
@@ -144,8 +179,8 @@ fn a_successor_waits_for_what_may_still_be_written() {
     let lent: Vec<Lent> = (0..3).map(|_| first.lend(PAGE).expect("memory")).collect();
     let place = |n: usize| lent[n].place().expect("a place");
     held.replace(Hold::claim(&guest, place(0), PAGE).expect("an offer"));
-    // A guest that is stopped between its signature and its claim.
-    guest.me().sign(guest.extent(place(1).number));
+    // A guest that is stopped between its claim and its signature.
+    guest.extent(place(1).number).claim.store(777, Relaxed);
     // The server is killed: nothing is given back.
     lent.into_iter().for_each(std::mem::forget);
     assert!(Lot::take(at(&file, 1), PAGE).is_err(), "it lives");
@@ -161,7 +196,7 @@ fn a_successor_waits_for_what_may_still_be_written() {
     let freed = second
         .lend(PAGE)
         .expect("that which the guest has let go of");
-    assert!(is_full(&second), "that which it may claim at any time");
+    assert!(is_full(&second), "that which it holds without a signature");
     drop((free, freed, first));
 }
 
