@@ -8,7 +8,7 @@ use memlane_sys::Errno;
 /// Why an end gives and takes no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndError {
-    /// The link, or what is like one (memif, vhost-user): another attach may mend it.
+    /// The link, or what is like one (a loan, memif, vhost-user): another attach may mend it.
     Detached(Detach),
     /// The kernel refuses: the interface is gone, the disk is full.
     Device(Errno),
@@ -46,13 +46,15 @@ impl From<rustix::io::Errno> for EndError {
     }
 }
 
-/// Why an end that another process must open with us (memif, vhost-user) was not opened.
+/// Why an end that another process must open with us (a loan, memif, vhost-user) was not opened.
 #[derive(Debug)]
 pub enum OpenError {
     /// The socket, the descriptors, the memory or the settings: all that a link of the lane can fail with too.
     Attach(AttachError),
     /// The memif handshake failed.
     Memif(MemifError),
+    /// Another process has borrowed the device.
+    Taken,
     /// The machine monitor broke the vhost-user protocol.
     VhostUser(String),
 }
@@ -62,6 +64,7 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Attach(error) => write!(f, "{error}"),
             OpenError::Memif(error) => write!(f, "memif: {error}"),
+            OpenError::Taken => f.write_str("another process has borrowed the device"),
             OpenError::VhostUser(what) => write!(f, "vhost-user: {what}"),
         }
     }

@@ -51,11 +51,20 @@ const DETACHED: Errno = Errno(77);
 pub(super) enum DescriptorKind {
     /// `readv`, `writev`.
     Device,
+    /// `preadv2`, `pwritev2`, which never wait: another process holds the descriptor too, and says whether others do.
+    Lent,
     /// `recvmsg`, `sendmsg`; VLAN tags come beside the frame.
     Socket {
         /// The interface's number.
         index: u32,
     },
+}
+
+impl DescriptorKind {
+    /// Is it a TAP device?
+    fn is_device(self) -> bool {
+        matches!(self, DescriptorKind::Device | DescriptorKind::Lent)
+    }
 }
 
 /// One queue of an interface of the kernel.
@@ -84,7 +93,7 @@ impl Interface {
             // One byte more than a frame may have, so that a longer one is seen.
             buffer: vec![0; TAG + PACKET_MAX + 1].into(),
             large: false,
-            merge: (kind == DescriptorKind::Device).then(Merge::default),
+            merge: kind.is_device().then(Merge::default),
             counts: EndCounts::default(),
             down: None,
         }
@@ -132,6 +141,8 @@ impl Interface {
         let n = match self.kind {
             // SAFETY: both are ours, and borrowed by nobody else.
             DescriptorKind::Device => unsafe { iov::read(fd, &pieces) }?,
+            // SAFETY: as above.
+            DescriptorKind::Lent => unsafe { iov::read_now(fd, &pieces) }?,
             DescriptorKind::Socket { .. } => {
                 // SAFETY: as above.
                 let (n, told) = unsafe { iov::receive_with_message(fd, &pieces) }?;
@@ -181,8 +192,14 @@ impl Interface {
             base: beyond.as_mut_ptr(),
             len: beyond.len(),
         };
+        let (fd, pieces) = (self.fd.as_raw_fd(), &pieces[..=count]);
         // SAFETY: ours, and windows that are alive as long as the room; nobody borrows their bytes.
-        let n = unsafe { iov::read(self.fd.as_raw_fd(), &pieces[..=count]) }?;
+        let n = unsafe {
+            match self.kind {
+                DescriptorKind::Lent => iov::read_now(fd, pieces),
+                _ => iov::read(fd, pieces),
+            }
+        }?;
         let len = n.saturating_sub(vnet::LEN);
         self.large = len > LARGE;
         let fits = (PACKET_MIN..=PACKET_MAX).contains(&len);
@@ -227,7 +244,7 @@ impl Interface {
         taker: &mut dyn Taker,
     ) -> core::result::Result<Option<More>, EndError> {
         let mut came = Ok(());
-        if self.large && self.kind == DescriptorKind::Device {
+        if self.large && self.kind.is_device() {
             let more = self.place_one(taker, &mut came);
             if more.is_some() && came.is_ok() {
                 return Ok(more);
@@ -289,6 +306,7 @@ impl Interface {
         unsafe {
             match self.kind {
                 DescriptorKind::Device => iov::write(fd, pieces),
+                DescriptorKind::Lent => iov::write_now(fd, pieces),
                 DescriptorKind::Socket { .. } => iov::send(fd, pieces),
             }
         }
@@ -421,7 +439,7 @@ impl End for Interface {
     }
 
     fn limit(&mut self, takes: Offloads) -> core::result::Result<(), EndError> {
-        if self.kind != DescriptorKind::Device {
+        if !self.kind.is_device() {
             return Ok(());
         }
         super::tap::set_offloads(self, takes).map_err(EndError::Device)

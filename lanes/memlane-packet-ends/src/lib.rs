@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`port`] | a queue of the packet lane ([`memlane_packet`]) |
 //! | [`tap`], [`afpacket`] | an interface of the kernel: a TAP device, any interface through a packet socket ([`kernel`], [`vnet`]) |
+//! | [`loan`] | a TAP device that another process lends |
 //! | [`memif`] | VPP or DPDK, over memif 2.0 |
 //! | `vhost` | a virtual machine, over vhost-user (feature `vhost`, on by default) |
 //! | [`pcap`] | a capture file, written or replayed |
@@ -41,6 +42,7 @@ pub mod generate;
 pub mod headers;
 pub mod join;
 pub mod kernel;
+pub mod loan;
 pub mod memif;
 pub mod merge;
 pub mod pcap;

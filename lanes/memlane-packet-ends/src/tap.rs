@@ -2,18 +2,22 @@
 
 use super::kernel::{DescriptorKind, Interface};
 use memlane_packet::Offloads;
+use memlane_sys::iov::{self, Piece};
 use memlane_sys::{Errno, Result};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor, open};
 use rustix::ioctl::{IntegerSetter, Opcode, Updater, ioctl, opcode};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR`, `IFF_MULTI_QUEUE`.
 const TAP: u16 = 0x0002;
 const NO_PI: u16 = 0x1000;
 const VNET_HDR: u16 = 0x4000;
 const MULTI_QUEUE: u16 = 0x0100;
-/// `TUNSETIFF`, `TUNSETOFFLOAD`, `TUNSETVNETHDRSZ`.
+/// Numbers of the character device `/dev/net/tun` (Linux's `devices.txt`: misc, `TUN_MINOR`).
+const TUN: (u32, u32) = (10, 200);
+/// `TUNSETIFF`, `TUNGETIFF`, `TUNSETOFFLOAD`, `TUNSETVNETHDRSZ`.
 const SET_INTERFACE: Opcode = opcode::write::<i32>(b'T', 202);
+const GET_INTERFACE: Opcode = opcode::read::<u32>(b'T', 210);
 const SET_OFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
 const SET_HEADER_LEN: Opcode = opcode::write::<i32>(b'T', 216);
 /// `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`.
@@ -21,10 +25,13 @@ const CSUM: usize = 1;
 const TSO4: usize = 2;
 const TSO6: usize = 4;
 
+/// EOPNOTSUPP.
+const NOT_SUPPORTED: Errno = Errno(95);
+
 /// Bytes of an interface's name with its NUL (`IFNAMSIZ`).
 const NAME: usize = 16;
 
-/// `struct ifreq`, as far as `TUNSETIFF` uses it.
+/// `struct ifreq`, as far as `TUNSETIFF` and `TUNGETIFF` use it.
 #[repr(C)]
 struct Request {
     name: [u8; NAME],
@@ -85,11 +92,77 @@ fn attach(name: [u8; NAME], flags: u16) -> Result<OwnedFd> {
     };
     // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, which this is.
     unsafe { ioctl(&fd, Updater::<SET_INTERFACE, Request>::new(&mut request)) }.map_err(errno)?;
-    // An earlier user may have left another length: it is the device's, as the offloads are.
+    set_header_len(&fd)?;
+    Ok(fd)
+}
+
+/// An earlier user may have left another length: it is the device's, as the offloads are.
+fn set_header_len(fd: &OwnedFd) -> Result<()> {
     let mut len = i32::try_from(super::vnet::LEN).unwrap_or(0);
     // SAFETY: TUNSETVNETHDRSZ reads an int.
-    unsafe { ioctl(&fd, Updater::<SET_HEADER_LEN, i32>::new(&mut len)) }.map_err(errno)?;
-    Ok(fd)
+    unsafe { ioctl(fd, Updater::<SET_HEADER_LEN, i32>::new(&mut len)) }.map_err(errno)
+}
+
+/// Why a descriptor that another process handed over is of no use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unusable {
+    /// It belongs to no TAP device.
+    NoTap,
+    /// Its frames have no [`vnet`](super::vnet) header.
+    NoHeader,
+    /// The kernel cannot be told not to wait (before Linux 5.11), and the other process may have it wait.
+    Waits,
+}
+
+/// Takes a queue of a TAP device that another process has opened as [`open_queues`] does.
+///
+/// # Errors
+/// It is none.
+pub(super) fn adopt(fd: OwnedFd, label: String) -> core::result::Result<Interface, Unusable> {
+    // Before any request: what a request means to another kind of device is that device's own affair.
+    if !is_tun(&fd) {
+        return Err(Unusable::NoTap);
+    }
+    let mut request = Request {
+        name: [0; NAME],
+        flags: 0,
+        rest: [0; 22],
+    };
+    // SAFETY: TUNGETIFF writes a `struct ifreq`, which this is.
+    unsafe { ioctl(&fd, Updater::<GET_INTERFACE, Request>::new(&mut request)) }
+        .map_err(|_| Unusable::NoTap)?;
+    if request.flags & TAP == 0 {
+        return Err(Unusable::NoTap);
+    }
+    let header = NO_PI | VNET_HDR;
+    if request.flags & header != header || set_header_len(&fd).is_err() {
+        return Err(Unusable::NoHeader);
+    }
+    if waits(&fd) {
+        return Err(Unusable::Waits);
+    }
+    Ok(Interface::new(fd, DescriptorKind::Lent, label))
+}
+
+fn is_tun(fd: &OwnedFd) -> bool {
+    fstat(fd).is_ok_and(|stat| {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let numbers = (major(stat.st_rdev), minor(stat.st_rdev));
+        kind == FileType::CharacterDevice && numbers == TUN
+    })
+}
+
+/// Does the kernel not know how to leave a call instead of waiting? It says so before it looks at the frame, which is too
+/// short to be one.
+fn waits(fd: &OwnedFd) -> bool {
+    let mut byte = 0;
+    let piece = Piece {
+        base: &raw mut byte,
+        len: 1,
+    };
+    // SAFETY: the byte is ours, and lives until the call is back.
+    let written = unsafe { iov::write_now(fd.as_raw_fd(), &[piece]) };
+    written == Err(NOT_SUPPORTED)
 }
 
 /// From now on, frames that come from a TAP device may ask for what `takes` says, and for no more.
@@ -140,6 +213,7 @@ mod tests {
     #[test]
     fn requests_are_the_kernel_s() {
         assert_eq!(SET_INTERFACE, 0x4004_54ca);
+        assert_eq!(GET_INTERFACE, 0x8004_54d2);
         assert_eq!(SET_OFFLOAD, 0x4004_54d0);
         assert_eq!(SET_HEADER_LEN, 0x4004_54d8);
         assert_eq!(size_of::<Request>(), 40);

@@ -186,6 +186,41 @@ pub unsafe fn read(fd: i32, pieces: &[Piece]) -> Result<usize> {
     retried(|| unsafe { syscall6(libc::SYS_readv, args) })
 }
 
+/// Writes to a device that takes all or nothing, and whose descriptor another process holds too: it may have made calls
+/// wait, but this one does not. `AGAIN`: there is no room now.
+///
+/// # Safety
+/// Every piece is readable.
+pub unsafe fn write_now(fd: i32, pieces: &[Piece]) -> Result<usize> {
+    let args = now(fd, pieces);
+    // SAFETY: pieces are laid out as iovec; what they name is the caller's promise.
+    retried(|| unsafe { syscall6(libc::SYS_pwritev2, args) })
+}
+
+/// Reads from a device whose descriptor another process holds too: it may have made calls wait, but this one does not.
+/// `AGAIN`: nothing has come.
+///
+/// # Safety
+/// Every piece is writable, and nothing in it is borrowed.
+pub unsafe fn read_now(fd: i32, pieces: &[Piece]) -> Result<usize> {
+    let args = now(fd, pieces);
+    // SAFETY: pieces are laid out as iovec; what they name is the caller's promise.
+    retried(|| unsafe { syscall6(libc::SYS_preadv2, args) })
+}
+
+/// Arguments of `preadv2` and `pwritev2`: no position (-1, whose upper half 64-bit kernels do not use), and no wait.
+fn now(fd: i32, pieces: &[Piece]) -> [usize; 6] {
+    let (base, count) = (pieces.as_ptr() as usize, pieces.len());
+    [
+        fd as usize,
+        base,
+        count,
+        usize::MAX,
+        0,
+        libc::RWF_NOWAIT as usize,
+    ]
+}
+
 fn retried(mut call: impl FnMut() -> isize) -> Result<usize> {
     loop {
         match check(call()) {

@@ -16,6 +16,7 @@ use crate::cli::values::duration;
 /// An END is one of:
 ///   tap:NAME[?netns=NAMESPACE]
 ///                           TAP device, made if it does not exist
+///   lent:SOCKET             TAP device that memlane net lend lends
 ///   afpacket:INTERFACE[?netns=NAMESPACE]
 ///                           interface of the kernel
 ///   pcap:FILE[?snap=N]      capture file to write
@@ -337,7 +338,7 @@ impl Job {
         }
         if (self.once || self.wait.is_some()) && !has(EndSpec::is_link) {
             return Some(
-                "--once and --wait need an end front:, back:, memif: or vhost-user:".into(),
+                "--once and --wait need an end front:, back:, lent:, memif: or vhost-user:".into(),
             );
         }
         None

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use memlane_packet::io::{BackTerms, FrontTerms, Link, Listener, connect};
 use memlane_packet::{AttachError, Detach, Mode};
+use memlane_packet_ends::loan::{self, Loan};
 use memlane_packet_ends::memif::{
     self, ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms,
 };
@@ -72,7 +73,7 @@ impl Stops {
 }
 
 /// Waits for one of them, not longer than `limit`; which.
-fn is_ready(fds: &[BorrowedFd<'_>], limit: Duration) -> Option<usize> {
+pub(super) fn is_ready(fds: &[BorrowedFd<'_>], limit: Duration) -> Option<usize> {
     let mut polled: Vec<PollFd<'_>> = fds
         .iter()
         .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
@@ -92,6 +93,7 @@ pub(super) struct AttachedLink {
 /// What holds both sides of a link together.
 enum Tie {
     Lane(Link),
+    Loan(Loan),
     Memif(MemifLink),
     Vhost(VhostLink),
 }
@@ -101,6 +103,7 @@ impl AttachedLink {
     pub(super) fn ended(&self) -> Option<String> {
         match &self.tie {
             Tie::Lane(link) => link.ended().map(|why| why.to_string()),
+            Tie::Loan(loan) => loan.ended().map(|why| why.to_string()),
             Tie::Memif(link) => link.reason(),
             Tie::Vhost(link) => link.reason(),
         }
@@ -111,6 +114,8 @@ impl AttachedLink {
         match self.tie {
             Tie::Lane(link) => link.close(why),
             Tie::Memif(link) => link.close(why),
+            // That the socket closes says it.
+            Tie::Loan(loan) => drop(loan),
             // A guest is told nothing: its device is gone.
             Tie::Vhost(link) => drop(link),
         }
@@ -120,6 +125,7 @@ impl AttachedLink {
     pub(super) fn how(&self) -> String {
         match &self.tie {
             Tie::Lane(link) => format!(", mode {}", link.mode().name()),
+            Tie::Loan(_) => ", a lent device".into(),
             Tie::Memif(link) => format!(", memif, other side {}", link.peer()),
             Tie::Vhost(_) => ", a virtual machine".into(),
         }
@@ -128,6 +134,7 @@ impl AttachedLink {
     pub(super) fn attached(&self) -> Attached {
         let (socket, mode, interface) = match &self.tie {
             Tie::Lane(link) => (Some(link.as_fd()), Some(link.mode().name()), None),
+            Tie::Loan(loan) => (Some(loan.as_fd()), None, None),
             Tie::Memif(link) => (Some(link.as_fd()), None, Some(printable(&link.peer()))),
             // The monitor's socket is its thread's.
             Tie::Vhost(_) => (None, None, None),
@@ -256,6 +263,7 @@ impl<'a> Attacher<'a> {
             let tried = match self.place {
                 EndSpec::Memif(memif) => self.memif_client(memif),
                 EndSpec::Front(at) => self.front(at),
+                EndSpec::Lent(at) => self.borrow(at),
                 // Who comes to us has a door.
                 _ => Err(AttachError::Config("no link").into()),
             };
@@ -263,8 +271,13 @@ impl<'a> Attacher<'a> {
                 Ok(held) => return Ok(Some(held)),
                 Err(error) => error,
             };
-            if matches!(self.place, EndSpec::Front(_)) && !passes(&error) {
-                return Err(refused(self.label, &error));
+            let whom = match self.place {
+                EndSpec::Front(_) => Some("the back"),
+                EndSpec::Lent(_) => Some("the lender"),
+                _ => None,
+            };
+            if let Some(whom) = whom.filter(|_| !passes(&error)) {
+                return Err(refused(self.label, whom, &error));
             }
             let limit = vigil.look(Some(&because(&error)))?;
             if is_ready(&stops.all(), pause.min(limit)).is_some() {
@@ -303,6 +316,15 @@ impl<'a> Attacher<'a> {
         Ok(AttachedLink {
             queues: queues.into_iter().map(port).collect(),
             tie: Tie::Lane(link),
+        })
+    }
+
+    fn borrow(&self, at: &str) -> Result<AttachedLink, OpenError> {
+        let (loan, queues) = loan::borrow(at, self.job.queues)?;
+        let end = |queue| Box::new(queue) as Box<dyn End>;
+        Ok(AttachedLink {
+            queues: queues.into_iter().map(end).collect(),
+            tie: Tie::Loan(loan),
         })
     }
 
@@ -424,13 +446,13 @@ impl Vigil {
     }
 }
 
-/// May the next try of a front succeed?
+/// May the next try of a front or of a borrower succeed?
 fn passes(error: &OpenError) -> bool {
     // EPROTOTYPE, ENAMETOOLONG, EINVAL: another kind of socket, or not a valid name.
     let hopeless = |errno: i32| [91, 36, 22].contains(&errno);
     match error {
         OpenError::Attach(AttachError::Socket(errno)) => !hopeless(errno.0),
-        OpenError::Attach(AttachError::Timeout) => true,
+        OpenError::Attach(AttachError::Timeout) | OpenError::Taken => true,
         _ => false,
     }
 }
@@ -444,19 +466,21 @@ fn because(error: &OpenError) -> String {
         2 => "the socket does not exist: start the other side first".into(),
         111 => "no process listens on this socket: start the other side first".into(),
         13 => "permission denied: the permissions of the socket decide who may attach".into(),
+        104 => "the other side closed the connection".into(),
         91 => "it is another kind of socket".into(),
         36 | 22 => "not a valid name for a socket: use a path of up to 107 bytes, or @NAME".into(),
         _ => error.to_string(),
     }
 }
 
-fn refused(label: &str, error: &OpenError) -> anyhow::Error {
+fn refused(label: &str, whom: &str, error: &OpenError) -> anyhow::Error {
     let exit = match error {
         OpenError::Attach(
             AttachError::Refused(_)
             | AttachError::NotOffered(_)
             | AttachError::Stranger(_)
-            | AttachError::Wire(_),
+            | AttachError::Wire(_)
+            | AttachError::Descriptors(_),
         )
         | OpenError::Memif(_)
         | OpenError::VhostUser(_) => Exit::PeerRefused,
@@ -473,10 +497,11 @@ fn refused(label: &str, error: &OpenError) -> anyhow::Error {
     };
     let why = because(error);
     let why = why.strip_prefix("the back ").unwrap_or(&why);
-    fail(exit, format!("{label}: the back: {why}{advice}"))
+    fail(exit, format!("{label}: {whom}: {why}{advice}"))
 }
 
-fn not_bound(label: &str, error: AttachError) -> anyhow::Error {
+/// Why nobody can listen there, for the user.
+pub(super) fn not_bound(label: &str, error: AttachError) -> anyhow::Error {
     let why = match &error {
         // EADDRINUSE, ENOENT, EACCES, EPERM.
         AttachError::Socket(errno) => match errno.0 {

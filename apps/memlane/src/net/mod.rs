@@ -6,12 +6,14 @@
 //! | `place`, `options` | ends, as their users write them |
 //! | `region` | an end that puts payload into device memory |
 //! | `attach`, `work` | a link that comes to be; two ends that are joined |
+//! | `lend` | a device that another process joins |
 //! | `watched`, `documents` | what is shown while they are; in which words |
 //! | `stats`, `metrics`, `progress` | to whom: a verb, Prometheus, a terminal |
 
 mod args;
 mod attach;
 mod documents;
+mod lend;
 mod metrics;
 mod namespace;
 mod options;
@@ -39,6 +41,7 @@ enum Verb {
     Link(args::LinkArgs),
     Back(args::BackArgs),
     Front(args::FrontArgs),
+    Lend(lend::LendArgs),
     Gen(args::GenArgs),
     Sink(args::SinkArgs),
     Stats(stats::Args),
@@ -50,6 +53,8 @@ impl Args {
             Verb::Link(args) => args.json(),
             Verb::Back(args) => args.json(),
             Verb::Front(args) => args.json(),
+            // It counts nothing: who borrows the device does.
+            Verb::Lend(_) => false,
             Verb::Gen(args) => args.json(),
             Verb::Sink(args) => args.json(),
             Verb::Stats(args) => args.json,
@@ -62,6 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         Verb::Link(args) => args.job(),
         Verb::Back(args) => args.job(),
         Verb::Front(args) => args.job(),
+        Verb::Lend(args) => return lend::run(args),
         Verb::Gen(args) => args.job(),
         Verb::Sink(args) => args.job(),
         Verb::Stats(args) => return stats::run(args).map(|()| Exit::Ok),

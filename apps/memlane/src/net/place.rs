@@ -44,6 +44,8 @@ pub(super) enum EndSpec {
     /// The lane: whose memory it is, and where its back listens.
     Front(String),
     Back(String),
+    /// A TAP device that another process lends, and where.
+    Lent(String),
     Memif(Memif),
     /// A virtual machine.
     Vhost(Machine),
@@ -84,7 +86,7 @@ const KINDS: &str = "tap:NAME[?netns=NAMESPACE], afpacket:INTERFACE[?netns=NAMES
      gen:[size=BYTES[-BYTES],count=N,rate=N], sink:[count=N], \
      memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES], \
      vhost-user:SOCKET[?role=server|client&memory=sealed|any], into:REGION?flow=RULE[;RULE], \
-     front:SOCKET or back:SOCKET";
+     lent:SOCKET, front:SOCKET or back:SOCKET";
 
 impl FromStr for EndSpec {
     type Err = String;
@@ -116,6 +118,7 @@ impl FromStr for EndSpec {
             "sink" => sink(rest.trim_start_matches('?')),
             "front" => read(&[]).and_then(|_| named("socket").map(EndSpec::Front)),
             "back" => read(&[]).and_then(|_| named("socket").map(EndSpec::Back)),
+            "lent" => read(&[]).and_then(|_| named("socket").map(EndSpec::Lent)),
             "memif" => memif(
                 named("socket")?,
                 &read(&["role", "id", "secret", "ring", "buffer"])?,
@@ -261,7 +264,7 @@ impl EndSpec {
     /// The socket by which a link comes about.
     pub(super) fn socket(&self) -> Option<&str> {
         match self {
-            EndSpec::Front(at) | EndSpec::Back(at) => Some(at),
+            EndSpec::Front(at) | EndSpec::Back(at) | EndSpec::Lent(at) => Some(at),
             EndSpec::Memif(memif) => Some(&memif.socket),
             EndSpec::Vhost(machine) => Some(&machine.socket),
             _ => None,
@@ -273,6 +276,7 @@ impl EndSpec {
         match self {
             EndSpec::Front(at) => format!("a back at {at}"),
             EndSpec::Back(at) => format!("a front at {at}"),
+            EndSpec::Lent(at) => format!("the device lent at {at}"),
             EndSpec::Memif(memif) if memif.server => format!("a memif client at {}", memif.socket),
             EndSpec::Memif(memif) => format!("a memif server at {}", memif.socket),
             EndSpec::Vhost(machine) => format!("a virtual machine at {}", machine.socket),
@@ -290,12 +294,22 @@ impl EndSpec {
         }
     }
 
+    /// Opens the queues of a TAP device, to lend them.
+    pub(super) fn open_to_lend(&self, text: &str, queues: u16) -> anyhow::Result<Vec<Interface>> {
+        let EndSpec::Tap(at) = self else {
+            let text = format!("{text}: only tap: can be lent");
+            return Err(fail(Exit::Usage, text));
+        };
+        let opened = at.open(|name| tap::open_queues(name, queues))?;
+        opened.map_err(|errno| self.explain(text, EndError::Device(errno)))
+    }
+
     /// Opens what lasts as long as we do: each of its queues.
     pub(super) fn open(&self, text: &str, queues: u16) -> anyhow::Result<Vec<Box<dyn End>>> {
         if queues > 1 && !matches!(self, EndSpec::Tap(_) | EndSpec::Afpacket(_)) && !self.is_link()
         {
             let text = format!(
-                "{text} has one queue: only tap:, afpacket:, front:, back: and memif: have several"
+                "{text} has one queue: only tap:, afpacket:, lent:, front:, back: and memif: have several"
             );
             return Err(fail(Exit::Usage, text));
         }
@@ -319,9 +333,12 @@ impl EndSpec {
             EndSpec::Into(target) => return target.open(text).map(one),
             EndSpec::Gen(plan) => Ok(one(Generator::new(*plan))),
             EndSpec::Sink(count) => Ok(one(Sink::until(*count))),
-            EndSpec::Front(_) | EndSpec::Back(_) | EndSpec::Memif(_) | EndSpec::Vhost(_) => {
-                Ok(Vec::new())
-            }
+            // A link's queues come with each attach.
+            EndSpec::Front(_)
+            | EndSpec::Back(_)
+            | EndSpec::Lent(_)
+            | EndSpec::Memif(_)
+            | EndSpec::Vhost(_) => Ok(Vec::new()),
         };
         opened.map_err(|error| self.explain(text, error))
     }
@@ -390,6 +407,7 @@ mod tests {
         let of_process = device("b", Some("/proc/7/ns/net"));
         assert_eq!(there, Ok(EndSpec::Afpacket(of_process)));
         assert_eq!(read("front:@x:y"), Ok(EndSpec::Front("@x:y".into())));
+        assert_eq!(read("lent:/a"), Ok(EndSpec::Lent("/a".into())));
         let replay = |file: &str, paced, again| {
             Ok(EndSpec::Replay {
                 file: file.into(),
@@ -481,6 +499,8 @@ mod tests {
             "tap:?netns=red",
             "front:",
             "front:/a?mode=copy",
+            "lent:",
+            "lent:/a?netns=red",
             "sink:x",
             "sink",
             "pcap:/a?snap=0",

@@ -35,22 +35,46 @@ http.server.HTTPServer((sys.argv[1], 8000), Handler).serve_forever()
 /// The name of the TAP device on each machine.
 pub const TAP: &str = "tap0";
 
-/// Machines with a link between them. The client's machine has the front, the server's the back.
+/// What joins the two devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum By {
+    /// The packet lane: the client's machine has the front, the server's the back.
+    Lane,
+    /// The server's machine lends its device to the client's.
+    Loan,
+}
+
+/// Machines with a link between them.
 #[derive(Debug)]
 pub struct Linked {
     front: Option<Running>,
     back: Option<Running>,
     args: Vec<String>,
+    by: By,
     /// The last field, because its drop kills everything left on the machines.
     machines: Machines,
 }
 
 impl Linked {
-    /// `None` if this cannot run here; the reason is printed.
+    /// Two machines, a process in each, and the packet lane between them. `None` if this cannot run here; the reason is
+    /// printed.
     ///
     /// # Panics
     /// If it cannot be set up where it should.
     pub fn new(test: &str, args: &[&str]) -> Option<Linked> {
+        Linked::by(By::Lane, test, args)
+    }
+
+    /// Two machines, of which the server's lends its device to a process on the client's. `None` if this cannot run here;
+    /// the reason is printed.
+    ///
+    /// # Panics
+    /// If it cannot be set up where it should.
+    pub fn lent(test: &str, args: &[&str]) -> Option<Linked> {
+        Linked::by(By::Loan, test, args)
+    }
+
+    fn by(by: By, test: &str, args: &[&str]) -> Option<Linked> {
         if let Some(missing) = ["ping", "iperf3", "curl"]
             .into_iter()
             .find(|name| !has(name))
@@ -72,6 +96,7 @@ impl Linked {
             front: None,
             back: None,
             args,
+            by,
             machines,
         };
         // Devices that stay while the programs behind them come and go.
@@ -136,19 +161,35 @@ impl Linked {
         }
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Where the two sides meet.
+    pub fn socket(&self) -> PathBuf {
         self.machines.dir().join("link.sock")
     }
 
     /// Starts a machine's side of the link.
     pub fn start(&mut self, side: Side) {
         let socket = self.socket();
-        let (end, place) = match side {
-            Side::Client => (format!("front:{}", socket.display()), &mut self.front),
-            Side::Server => (format!("back:{}", socket.display()), &mut self.back),
-        };
+        let at = |kind: &str| format!("{kind}:{}", socket.display());
+        let tap = format!("tap:{TAP}");
         let mut command = self.machines.command(side, memlane());
-        command.args(["net", "link", &format!("tap:{TAP}"), &end, "--json"]);
+        match (self.by, side) {
+            (By::Lane, Side::Client) => {
+                command.args(["net", "link", &tap, &at("front"), "--json"]);
+            }
+            (By::Lane, Side::Server) => {
+                command.args(["net", "link", &tap, &at("back"), "--json"]);
+            }
+            (By::Loan, Side::Client) => {
+                command.args(["net", "link", &tap, &at("lent"), "--json"]);
+            }
+            (By::Loan, Side::Server) => {
+                command.args(["net", "lend"]).arg(&socket).arg(&tap);
+            }
+        }
+        let place = match side {
+            Side::Client => &mut self.front,
+            Side::Server => &mut self.back,
+        };
         // How the lane works is the front's choice.
         let mut args = self.args.iter();
         while let Some(arg) = args.next() {
