@@ -275,12 +275,28 @@ const PACKETS: [(&str, &str, &[&str]); 6] = [
     (
         "bulk",
         "tcp-tx-1",
-        &["persistent", "alone", "map", "copy", "copier", "veth"],
+        &[
+            "persistent",
+            "alone",
+            "lent",
+            "map",
+            "copy",
+            "copier",
+            "veth",
+        ],
     ),
     (
         "bulk",
         "udp-rx",
-        &["persistent", "alone", "map", "copy", "copier", "veth"],
+        &[
+            "persistent",
+            "alone",
+            "lent",
+            "map",
+            "copy",
+            "copier",
+            "veth",
+        ],
     ),
     (
         "memif",
@@ -464,8 +480,8 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
         ),
         (
             "packets",
-            3 + 11 + 42,
-            "persistent alone copier veth from-testpmd rx-65535-b32-q4 tcp-tx-3 udp-rx memif-rx-1496",
+            3 + 12 + 42,
+            "persistent alone lent copier veth from-testpmd rx-65535-b32-q4 tcp-tx-3 udp-rx memif-rx-1496",
         ),
         (
             "devmem",

@@ -1,9 +1,9 @@
 //! TAP devices that one process lends to another over a unix socket.
 //!
-//! A process that has a device can join it to another device with one copy into each cache; two processes, each with a
-//! device of its own, move each frame from one CPU's cache to the other's. So the one that lives in the second network
-//! namespace may lend its device: the [`lender`](Lender) opens it and keeps it, the [`borrower`](borrow) reads and
-//! writes it. The loan lasts until either closes the socket. `docs/formats/device-loan.md` has the message.
+//! A process that has two devices copies each frame within its own CPU's cache. Two processes with a device each move every
+//! frame from one CPU's cache to the other's. So one of them may lend its device: the [lender](Lender) opens it and keeps
+//! it, the [borrower](borrow) reads and writes it. The loan lasts until either closes the socket.
+//! `docs/formats/device-loan.md` has the message.
 //!
 //! A lender trusts its borrower with the device: whoever holds a descriptor can keep it. A borrower need not trust its
 //! lender: it takes nothing but a TAP device, and never waits in a call for it.
@@ -300,6 +300,7 @@ impl End for Borrowed {
 mod tests {
     use super::super::kernel::DescriptorKind;
     use super::*;
+    use memlane_fixtures::golden;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn at() -> String {
@@ -329,6 +330,18 @@ mod tests {
     fn answers_are_read_as_written() {
         for answer in [Answer::Lent(1), Answer::Lent(16), Answer::Taken] {
             assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn messages_are_as_the_page_shows_them() {
+        let page = golden::page("device-loan");
+        for (name, answer) in [
+            ("a device of 3 queues is lent", Answer::Lent(3)),
+            ("another process has it", Answer::Taken),
+        ] {
+            let dump = golden::dump(name, &answer.encode());
+            assert!(page.contains(&dump), "not in docs/formats:\n{dump}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::copier::READY;
-use super::rows::{ALONE, Outcome, Row, UDP_BYTES, VETH, Way};
+use super::rows::{ALONE, LENT, Outcome, Row, UDP_BYTES, VETH, Way};
 use crate::runner::cables::{Cables, Side, address};
 use crate::runner::proc::{Job, Service, find_program, listens};
 use crate::runner::turn::Bench;
@@ -55,6 +55,10 @@ impl Joined {
             ALONE => {
                 add_taps(&cables)?;
                 (vec![alone(bench, &cables)?], CABLE)
+            }
+            LENT => {
+                add_taps(&cables)?;
+                (lent(bench, &cables)?, CABLE)
             }
             mode => {
                 add_taps(&cables)?;
@@ -143,6 +147,19 @@ fn alone(bench: &Bench, cables: &Cables) -> anyhow::Result<Service> {
     let there = format!("tap:{TAP}?netns={}", cables.name(Side::Server));
     link.args(["net", "link", &format!("tap:{TAP}"), &there]);
     Service::start_saying(link, &bench.scratch, "linked: ")
+}
+
+/// The server's namespace lends its device to the client's.
+fn lent(bench: &Bench, cables: &Cables) -> anyhow::Result<Vec<Service>> {
+    let socket = bench.scratch.name("loan");
+    let tap = format!("tap:{TAP}");
+    let mut lender = cables.command(Side::Server, &bench.programs.memlane);
+    lender.args(["net", "lend"]).arg(&socket).arg(&tap);
+    let lender = Service::start_saying(lender, &bench.scratch, "lending ")?;
+    let mut link = cables.command(Side::Client, &bench.programs.memlane);
+    link.args(["net", "link", &tap, &format!("lent:{}", socket.display())]);
+    let link = Service::start_saying(link, &bench.scratch, "linked: ")?;
+    Ok(vec![lender, link])
 }
 
 /// The front is the client's.

@@ -1,6 +1,6 @@
 //! What the packet suite's tables and plots show, and what memlane should reach.
 
-use super::rows::{ALONE, BULK, MEMIF, MODES, Part, Row, TESTPMD, VETH, rows};
+use super::rows::{ALONE, BULK, LENT, MEMIF, MODES, Part, Row, TESTPMD, VETH, rows};
 use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, To, View, goal, row};
 use crate::published::Published;
 use crate::runner::plan::Row as _;
@@ -19,8 +19,9 @@ const METHOD: &[&str] = &[
      shown them, and taken at a time",
     "CPU: user and system time of all processes of a row (for TCP: of what joins, and of both iperf3); the kernel's own \
      threads are not in it",
-    "One process: `memlane net link` with a device in each of the two namespaces, as the copier has them; the other modes: a \
-     process in each namespace, and the lane between them",
+    "One process: `memlane net link` with a device in each of the two namespaces, as the copier has them; a lent device: a \
+     process in each namespace, one of which lends the other its device (`memlane net lend`); the other modes: a process in \
+     each namespace, and the lane between them",
     "TCP: iperf3 between two network namespaces, client in the front's; TAP devices with vnet headers, TCP in frames of up to \
      64 KiB; UDP: as fast as the sender can, counted is what arrives",
     "memif: testpmd txonly and rxonly, one CPU each, by the receiver's count and clock; the lane is this run's persistent \
@@ -84,6 +85,7 @@ fn tcp(all: &[Row]) -> View {
         ratios: vec![
             ("persistent", To::System(VETH), "throughput"),
             (ALONE, To::System("copier"), "throughput"),
+            (LENT, To::System("copier"), "throughput"),
             ("persistent", To::System("copier"), "throughput"),
             ("persistent", OLDER, "throughput"),
         ],
@@ -129,7 +131,9 @@ fn goals(row: &Row) -> Vec<Goal> {
         Part::Bulk => {
             goals.push(goal("persistent", "throughput", To::System(VETH), 0.8));
             goals.push(goal("persistent", "throughput", OLDER, 1.0));
-            goals.push(goal(ALONE, "throughput", To::System("copier"), 0.95));
+            for one in [ALONE, LENT] {
+                goals.push(goal(one, "throughput", To::System("copier"), 0.95));
+            }
         }
         Part::Memif if row.bytes == 64 => {
             let ours = MEMIF.iter().filter(|system| system.ours);

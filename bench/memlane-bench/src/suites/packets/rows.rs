@@ -235,9 +235,12 @@ pub(super) const MODES: [System; 3] = [
 ];
 /// One process of memlane that has both devices, as the copier does.
 pub(super) const ALONE: &str = "alone";
-pub(super) const BULK: [System; 6] = [
+/// One process of memlane that has its own device, and one that another process lends.
+pub(super) const LENT: &str = "lent";
+pub(super) const BULK: [System; 7] = [
     system("persistent", "memlane, persistent", true),
     system(ALONE, "memlane, one process", true),
+    system(LENT, "memlane, a lent device", true),
     system("map", "memlane, map", true),
     system("copy", "memlane, copy", true),
     system("copier", "TAP-to-TAP copier", false),
@@ -294,15 +297,15 @@ mod tests {
 
     #[test]
     fn everything_is_measured_when_nothing_is_named_and_a_short_run_is_short() {
-        assert_eq!(of(&[], false), [(30, 3), (4, 5), (8, 6)]);
-        assert_eq!(of(&[], true), [(16, 3), (2, 5), (3, 6)]);
+        assert_eq!(of(&[], false), [(30, 3), (4, 5), (8, 7)]);
+        assert_eq!(of(&[], true), [(16, 3), (2, 5), (3, 7)]);
         let time = planned::<Row>(&[], true).time();
         assert!(time < Duration::from_secs(240), "{time:?}");
     }
 
     #[test]
     fn names_narrow_what_they_name_and_nothing_else() {
-        assert_eq!(of(&["bulk"], false), [(0, 3), (0, 5), (8, 6)]);
+        assert_eq!(of(&["bulk"], false), [(0, 3), (0, 5), (8, 7)]);
         assert_eq!(
             of(&["table", "persistent"], false),
             [(30, 1), (0, 5), (0, 1)]
@@ -310,7 +313,7 @@ mod tests {
         assert_eq!(of(&["veth"], false), [(0, 3), (0, 5), (8, 1)]);
         assert_eq!(
             of(&["tx-64-b1", "memif-rx-64"], false),
-            [(1, 3), (1, 5), (0, 6)]
+            [(1, 3), (1, 5), (0, 7)]
         );
         // A system that no named row has brings in its own.
         assert_eq!(of(&["tx-64-b1", "veth"], false), [(1, 3), (0, 5), (8, 1)]);
