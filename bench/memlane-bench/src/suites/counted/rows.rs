@@ -29,12 +29,13 @@ const fn program(
     }
 }
 
-/// From this one of [`WORKS`] on, programs sleep most of the time.
-pub(in crate::suites) const PACED: usize = 5;
+/// From this one of [`WORKS`] on, programs do not ask for all that the transport can do: they sleep most of the time, or
+/// end their connections early.
+pub(in crate::suites) const NOT_ALL_OUT: usize = 5;
 
 /// Rows of programs, in the order of the tables. Names are those of the socket suite's rows; a test compares them.
 #[rustfmt::skip]
-pub(in crate::suites) static WORKS: [Work; 6] = [
+pub(in crate::suites) static WORKS: [Work; 7] = [
     program("sockperf", By::Sockperf, &["sockperf"], &[
         line("sockperf-pp", "sockperf ping-pong, 14 B (one way)", &["ping-pong", "14"]),
     ]),
@@ -59,6 +60,11 @@ pub(in crate::suites) static WORKS: [Work; 6] = [
         line("paced-1k-c50", "1,000 requests a second, 50 connections", &["1000", "50"]),
         line("paced-10k-c50", "10,000 requests a second, 50 connections", &["10000", "50"]),
     ]),
+    program("short", By::Pair, &[], &[
+        line("short", "short connections (embedded)", &["--answers", "1"]),
+        line("short-10", "connections of 10 requests (embedded)", &["--answers", "10"]),
+        line("short-30", "connections of 30 requests (embedded)", &["--answers", "30"]),
+    ]),
 ];
 
 /// A part of the run: one of [`WORKS`], by its place.
@@ -66,7 +72,15 @@ pub(in crate::suites) static WORKS: [Work; 6] = [
 pub(in crate::suites) struct Part(pub(in crate::suites) usize);
 
 impl plan::Part for Part {
-    const ALL: &'static [Self] = &[Part(0), Part(1), Part(2), Part(3), Part(4), Part(5)];
+    const ALL: &'static [Self] = &[
+        Part(0),
+        Part(1),
+        Part(2),
+        Part(3),
+        Part(4),
+        Part(5),
+        Part(6),
+    ];
 
     fn word(self) -> &'static str {
         WORKS[self.0].group
@@ -137,6 +151,11 @@ impl Row {
         WORKS[self.work].group == "paced"
     }
 
+    /// Whether connections end before a lane pays.
+    pub(in crate::suites) fn is_short(&self) -> bool {
+        WORKS[self.work].group == "short"
+    }
+
     /// What is aimed at.
     pub(in crate::suites) fn metric(&self) -> &'static str {
         match self.line.id {
@@ -162,8 +181,8 @@ mod tests {
             let rows: usize = some.clone().map(|(rows, _)| rows).sum();
             (rows, some.map(|(_, systems)| *systems).max().unwrap_or(0))
         };
-        assert_eq!(of(&[], false), (12, 3));
-        assert_eq!(of(&[], true), (10, 3));
+        assert_eq!(of(&[], false), (15, 3));
+        assert_eq!(of(&[], true), (13, 3));
         assert_eq!(of(&["bulk", "tcp", "nocopy"], false), (3, 2));
         assert_eq!(of(&["nginx-16"], true), (1, 3));
     }
