@@ -118,6 +118,57 @@ static void edges_of_a_set(void) {
     }
 }
 
+/* Nobody looks for a while before the first bytes come: they may come another way than the next ones, which lie behind them. */
+static void edges_of_bytes_behind_unread_ones_in_a_set(void) {
+    struct ends e = ends();
+    int inner = set_of(e.server, EPOLLIN, 1), outer = set_of(inner, EPOLLIN | EPOLLET, 2);
+    says("outer", outer, 0);
+    for (int i = 0; i < 5; i++) {
+        nap_ms(APART_MS);
+        gives(e.client, "abc");
+        says("outer", outer, 2000);
+        says("outer, once more", outer, 0);
+        gives(e.client, "de");
+        says("outer, new bytes", outer, 2000);
+        says("outer, once more", outer, 0);
+        says("outer, asleep", outer, 5);
+        gives(e.client, "f");
+        says("outer, new bytes", outer, 0);
+        says("outer, once more", outer, 0);
+        says("inner", inner, 0);
+        takes(e.server, 4);
+        says("outer, no new bytes", outer, 0);
+        says("inner", inner, 0);
+        takes(e.server, 2);
+        says("inner", inner, 0);
+        says("outer", outer, 0);
+    }
+    report_lane();
+}
+
+/* The edge is on a set that has another one in it. */
+static void edges_of_a_set_with_a_set_in_it(void) {
+    struct ends e = ends();
+    int third = set_of(e.server, EPOLLIN, 1), second = set_of(third, EPOLLIN, 2);
+    int first = set_of(second, EPOLLIN | EPOLLET, 3);
+    says("first", first, 0);
+    for (int i = 0; i < 6; i++) {
+        if (i % 2) nap_ms(APART_MS);
+        gives(e.client, "abc");
+        settle(e.server, 3);
+        says("first", first, 0);
+        says("first, once more", first, 0);
+        gives(e.client, "de");
+        settle(e.server, 5);
+        says("first, new bytes", first, 0);
+        says("first, once more", first, 0);
+        says("second", second, 0);
+        says("third", third, 0);
+        takes(e.server, 5);
+        says("first", first, 0);
+    }
+}
+
 static void edges_in_a_set(void) {
     struct ends e = ends();
     int inner = set_of(e.server, EPOLLIN | EPOLLET, 1), outer = set_of(inner, EPOLLIN, 2);
@@ -363,6 +414,32 @@ static void changes_under_a_sleeper(void) {
         says("outer", outer_set, 0);
         wakes(sleeper, outer_set, says_hello);
         takes(late.server, 5);
+    }
+}
+
+static void gives_more(void) { gives(talk.client, "de"); }
+
+/* A thread that has been told of bytes leaves them unread and falls asleep. More bytes wake it. */
+static void asleep_with_bytes_unread(void) {
+    enum { EDGE_OUTSIDE, EDGE_INSIDE, TWO_SETS, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
+        talk = ends();
+        inner_set = set_of(talk.server, kind == EDGE_INSIDE ? EPOLLIN | EPOLLET : EPOLLIN, 1);
+        outer_set = kind == TWO_SETS ? set_of(talk.server, EPOLLIN | EPOLLET, 2)
+                                     : set_of(inner_set, kind == EDGE_INSIDE ? EPOLLIN : EPOLLIN | EPOLLET, 2);
+        says("inner", inner_set, 0);
+        says("outer", outer_set, 0);
+        for (int i = 0; i < 3; i++) {
+            if (i || kind == TWO_SETS) nap_ms(APART_MS); /* the bytes may come another way than the next ones */
+            gives(talk.client, "abc");
+            says("outer", outer_set, 2000);
+            says("inner", inner_set, 2000);
+            says("outer, the edge is over", outer_set, 0);
+            wakes(sleeps_in, outer_set, gives_more);
+            says("inner", inner_set, 0);
+            if (kind == EDGE_INSIDE) wakes(polls, inner_set, gives_more);
+            takes(talk.server, kind == EDGE_INSIDE ? 7 : 5);
+        }
     }
 }
 
@@ -723,6 +800,8 @@ const struct one_case cases[] = {
 #define OWN(name) {#name, name, ONCE | LANE}
     OWN(a_set_is_readable_while_it_has_something),
     OWN(edges_of_a_set),
+    OWN(edges_of_bytes_behind_unread_ones_in_a_set),
+    OWN(edges_of_a_set_with_a_set_in_it),
     OWN(edges_in_a_set),
     OWN(one_shot_in_a_set),
     OWN(a_set_that_is_reported_once),
@@ -734,6 +813,7 @@ const struct one_case cases[] = {
     OWN(asleep_in_poll_of_a_set_in_a_set),
     OWN(asleep_in_select_of_a_set),
     OWN(changes_under_a_sleeper),
+    OWN(asleep_with_bytes_unread),
     OWN(waits_on_both_sets_at_once),
     OWN(sets_keep_their_place_among_connections),
     OWN(what_is_taken_out_or_closed),

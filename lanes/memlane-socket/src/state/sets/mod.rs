@@ -225,11 +225,12 @@ pub fn only_set(regs: &Regs) -> *mut Ep {
     }
 }
 
-/// Makes the next wait on a set with this connection look at it again. The caller holds no lane lock.
+/// Makes the next wait on a set with this connection look at it again. That is no edge for sets that this set lies in: what there
+/// is to read was counted when it came. The caller holds no lane lock.
 pub fn look_again(regs: &Regs) {
     for reg in regs.iter() {
         if let Some((ep, _held)) = set_of(reg) {
-            push_ready(ep, reg);
+            look_again_at(ep, reg);
         }
     }
 }

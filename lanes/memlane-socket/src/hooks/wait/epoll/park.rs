@@ -18,8 +18,11 @@ impl AllParked {
 enum ParkedReg {
     /// The connection is parked, or on TCP.
     Yes,
-    /// The connection stays awake, but only TCP can have news for this set.
+    /// The connection stays awake, but only the kernel can have news for this set.
     ByTcp,
+    /// The connection stays awake: bytes of TCP are the next ones. The kernel tells of these, but not of others that may come by
+    /// the ring behind them.
+    Run,
     /// The peer is in the middle of a write.
     Stuck,
     /// There is something to report.
@@ -32,11 +35,13 @@ pub(super) fn ask_again(ep: &Ep) {
     let _ = board::lie_down(ep);
 }
 
-/// Parks those connections of a list for which `wanted` is true.
+/// Parks those connections of a list for which `wanted` is true. Sets `is_any_awake` if one could not be parked, because of bytes
+/// that TCP has for it.
 pub(super) fn park_list(
     ep: &Ep,
     list: &core::sync::atomic::AtomicPtr<Reg>,
     wanted: impl Fn(&Conn) -> bool,
+    is_any_awake: &mut bool,
 ) -> AllParked {
     let mut at = list.load(Ordering::Relaxed);
     while let Some(reg) = reg_ref(at) {
@@ -47,6 +52,7 @@ pub(super) fn park_list(
         match park_reg(reg) {
             ParkedReg::Yes => drop_hot(ep, reg),
             ParkedReg::ByTcp => {}
+            ParkedReg::Run => *is_any_awake = true,
             ParkedReg::Stuck => return AllParked::Stuck,
             ParkedReg::Report => {
                 mark(reg, REG_IN_EDGE);
@@ -68,7 +74,7 @@ pub(super) fn park_what_is_read(ep: &Ep, list: &core::sync::atomic::AtomicPtr<Re
             ParkedReg::Yes => drop_hot(ep, reg),
             ParkedReg::ByTcp => {}
             ParkedReg::Stuck => return AllParked::Stuck,
-            ParkedReg::Report => all = AllParked::No,
+            ParkedReg::Report | ParkedReg::Run => all = AllParked::No,
         }
     }
     all
@@ -90,9 +96,9 @@ fn park_reg(reg: &Reg) -> ParkedReg {
     match lane::park(conn, &mut held) {
         Parked::Yes | Parked::Ended => ParkedReg::Yes,
         Parked::Stuck => ParkedReg::Stuck,
-        Parked::Data if wants_in(reg) && ring_bytes(&mut held) => ParkedReg::Report,
-        // Bytes of a TCP run are due, or the program did not ask for input.
-        Parked::Data => ParkedReg::ByTcp,
+        Parked::Data if !wants_in(reg) => ParkedReg::ByTcp,
+        Parked::Data if ring_bytes(&mut held) => ParkedReg::Report,
+        Parked::Data => ParkedReg::Run,
     }
 }
 

@@ -39,16 +39,18 @@ impl Waiter<'_> {
         let Some(_held) = self.ep.lock.lock() else {
             return AllParked::Stuck;
         };
-        let parked = park_list(self.ep, &self.ep.hot, |_| true);
+        let mut is_any_awake = false;
+        let parked = park_list(self.ep, &self.ep.hot, |_| true, &mut is_any_awake);
         if parked != AllParked::Yes {
             return parked;
         }
         self.relies = self.may_rely();
         let is_due = self.is_sweep_due();
         if is_due || !self.relies {
-            let parked = park_list(self.ep, &self.ep.belled, |conn| {
-                !self.relies || lane::is_idle(conn)
-            });
+            let wanted = |conn: &Conn| !self.relies || lane::is_idle(conn);
+            let mut is_any_left = false;
+            let parked = park_list(self.ep, &self.ep.belled, wanted, &mut is_any_left);
+            is_any_awake |= is_any_left && !self.relies; // otherwise its peer rings
             if parked != AllParked::Yes {
                 return parked;
             }
@@ -64,6 +66,7 @@ impl Waiter<'_> {
             self.ep.bells.sleepers.fetch_add(1, Ordering::SeqCst);
         }
         self.ep.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.under.is_any_awake |= is_any_awake;
         AllParked::Yes
     }
 

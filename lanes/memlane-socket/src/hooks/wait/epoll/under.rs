@@ -20,7 +20,7 @@ pub(in crate::hooks::wait) struct Under {
     sets: [MaybeUninit<&'static Ep>; MOST],
     len: usize,
     /// A connection could not be parked, because it has unread bytes that nobody waits for: the thread may sleep only for a
-    /// moment.
+    /// moment. That may also be a connection of the set that the thread waits on.
     pub(in crate::hooks::wait) is_any_awake: bool,
 }
 
