@@ -51,7 +51,7 @@ pub(crate) fn catalogue() -> Catalogue {
             least: 50.0,
             systems: &[MEMLANE, SMC],
             // They end before their lane is due.
-            not_asked: &["short", "short-10"],
+            not_asked: &["short", "short-10", "short-30"],
         }),
         method: METHOD,
         published: Published::none(),
