@@ -10,7 +10,7 @@
 //! that goes down does, and then nothing for ever; so after that word we look from time to time whether it still exists.
 
 use super::kernel::{DescriptorKind, Interface};
-use super::tap::{errno, name_of};
+use super::tun::{errno, name_of};
 use memlane_sys::iov::ControlMessage;
 use memlane_sys::sock::{option, set_option};
 use memlane_sys::{Errno, Result};

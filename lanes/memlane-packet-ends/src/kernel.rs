@@ -442,7 +442,7 @@ impl End for Interface {
         if !self.kind.is_device() {
             return Ok(());
         }
-        super::tap::set_offloads(self, takes).map_err(EndError::Device)
+        super::tun::set_offloads(&self.fd, takes).map_err(EndError::Device)
     }
 
     fn receive(

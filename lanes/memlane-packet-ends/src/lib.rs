@@ -55,6 +55,7 @@ pub mod smoltcp;
 pub mod split;
 pub mod tally;
 pub mod tap;
+mod tun;
 #[cfg(feature = "vhost")]
 pub mod vhost;
 pub mod vnet;

@@ -64,6 +64,9 @@ pub(super) struct Waited<'a> {
     under: RefCell<Under>,
     /// Another thread has woken this one for a set: the kernel may have reported a set that has nothing.
     is_perhaps_false: Cell<bool>,
+    /// A connection stays awake, and bytes of TCP are its next ones. The kernel reports these, unless another thread takes them,
+    /// but not others that may come by the ring behind them: the thread may sleep only for a moment.
+    is_any_run: Cell<bool>,
     _room: core::marker::PhantomData<&'a mut Room>,
 }
 
@@ -86,6 +89,7 @@ impl<'a> Waited<'a> {
             sets: [None; POLLED],
             under: RefCell::new(Under::new()),
             is_perhaps_false: Cell::new(false),
+            is_any_run: Cell::new(false),
             _room: core::marker::PhantomData,
         }
     }
@@ -207,7 +211,7 @@ impl<'a> Waited<'a> {
 
     /// May the thread, which lies down, sleep only for a moment?
     pub(super) fn only_naps(&self) -> bool {
-        self.waits_for_room() || self.under.borrow().is_any_awake
+        self.waits_for_room() || self.under.borrow().is_any_awake || self.is_any_run.get()
     }
 
     /// Is there room in a ring that was full when the call began?
@@ -312,6 +316,7 @@ impl<'a> Waited<'a> {
     /// `asleep(true)`. If it returns `Parked::Yes`, the bells are asked for until `relied.get_up()`.
     pub(super) fn park(&self, relied: &mut Relied) -> Parked {
         relied.begin();
+        self.is_any_run.set(false);
         let mut under = self.under.borrow_mut();
         if self.sets().any(|(ep, _)| under.lie_down(ep).is_stuck()) {
             return Parked::Stuck;
@@ -335,8 +340,9 @@ impl<'a> Waited<'a> {
             drop(held);
             match parked {
                 Parked::Data if lane::readable(conn) => return Parked::Data,
+                Parked::Data => self.is_any_run.set(true),
                 Parked::Stuck => return Parked::Stuck,
-                _ => {}
+                Parked::Yes | Parked::Ended => {}
             }
         }
         if self.has_sets() && self.any_readable() {
