@@ -90,6 +90,8 @@ pub enum Reply {
 pub enum AskError {
     /// The process exists and does not answer; it may be stopped.
     Silent(Role, String),
+    /// The process read a question that was to change something, and ended before it answered.
+    Ended(Role, String),
     /// A process of another user has this name.
     Stranger(Role, String),
     /// The process answered [`Reply::Failed`].
@@ -112,6 +114,13 @@ impl std::fmt::Display for AskError {
                 write!(
                     f,
                     "{} {name:?} does not answer: is it stopped?",
+                    role.word()
+                )
+            }
+            AskError::Ended(role, name) => {
+                write!(
+                    f,
+                    "{} {name:?} ended before it answered: look whether it did what it was asked for",
                     role.word()
                 )
             }
@@ -407,10 +416,16 @@ fn receive<T: for<'a> Deserialize<'a>>(stream: &UnixStream) -> io::Result<T> {
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// Whether the error means that the other process ended before it answered.
-fn is_gone(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+/// Whether the error means that the other process ended before it had read the question: the kernel resets a connection
+/// that nobody has accepted, or whose bytes nobody has read.
+fn is_unread(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
+}
+
+/// Whether the error means that the other process ended between the question and the answer.
+fn is_unanswered(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::UnexpectedEof
 }
 
 /// Connects to the process that has this name; `None` if there is none.
@@ -453,8 +468,8 @@ fn sweep(file: &Path) {
     }
 }
 
-/// Asks the process `name`. `None`: there is no such process, or it ended before it answered a question that changes
-/// nothing.
+/// Asks the process `name`. `None`: there is no such process; or it ended before it had read the question, or before it
+/// answered one that changes nothing.
 ///
 /// # Errors
 ///
@@ -479,8 +494,12 @@ pub fn ask<Q: Question>(
     stream.set_write_timeout(Some(question.timeout()))?;
     let said = send(&stream, question).and_then(|()| receive::<Reply>(&stream));
     match said {
-        // If the question was to change something, nobody knows whether it did.
-        Err(error) if question.is_read_only() && is_gone(&error) => Ok(None),
+        Err(error) if is_unread(&error) => Ok(None),
+        Err(error) if is_unanswered(&error) => match question.is_read_only() {
+            true => Ok(None),
+            // Nobody knows whether it did what it was asked for.
+            false => Err(AskError::Ended(role, name.to_owned())),
+        },
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(silent()),
         said => match said? {
             Reply::Done(value) => Ok(Some(value)),
@@ -624,21 +643,21 @@ mod tests {
         let name = unique("ends");
         let listener = Listener::bind(Role::Session, &name).expect("a free name");
         let ends = std::thread::spawn(move || {
-            // With the question read, and without.
-            for read in [true, false] {
+            // A question that changes nothing, read and unread; one that is to change something, unread and read.
+            for read in [true, false, false, true] {
                 let (mut stream, _) = listener.socket.accept().expect("a question");
                 if read {
                     stream.read_to_end(&mut Vec::new()).expect("it is whole");
                 }
             }
-            listener.socket.accept().map(drop)
         });
-        for _ in 0..2 {
-            let asked = ask(Role::Session, &name, &Ask::Look);
+        for question in [Ask::Look, Ask::Look, Ask::Do] {
+            let asked = ask(Role::Session, &name, &question);
             assert_eq!(asked.expect("no error"), None);
         }
-        ask(Role::Session, &name, &Ask::Do).expect_err("nobody knows");
-        ends.join().expect("no panic").expect("a question");
+        let error = ask(Role::Session, &name, &Ask::Do).expect_err("nobody knows");
+        assert!(error.to_string().contains("ended before"), "{error}");
+        ends.join().expect("no panic");
     }
 
     #[test]

@@ -465,7 +465,7 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
         ),
         (
             "counted",
-            6 + 3 + 15,
+            6 + 3 + 14,
             "bulk smc nocopy sockperf-pp nginx-16 redis-set-c50 iperf3-p4",
         ),
         (

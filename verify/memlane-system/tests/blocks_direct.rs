@@ -468,7 +468,8 @@ fn what_is_left_of_a_killed_process_is_taken_over_or_pruned() {
         };
         let pid = pids.lines().find(holds).expect("its process").to_owned();
         run("kill", &["-s", "KILL", &pid]);
-        // The kernel closes a process's descriptors, its socket among them, before the process is a zombie.
+        // The kernel closes the descriptors, its socket among them, when the last thread has ended. The first one may be a
+        // zombie before that, so whoever asks the process may still find its socket.
         let lives = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let state = stat

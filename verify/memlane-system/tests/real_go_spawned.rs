@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use memlane_system::harness::is_root;
 use memlane_system::musl;
-use memlane_system::real::lane::Process;
 use memlane_system::real::lang::{EchoServer, GoBuild, Load, echo};
 use memlane_system::real::{SHORT_LIVED, Stage, Story, note, program as which, script};
 
@@ -66,17 +65,11 @@ fn a_static_program_gets_the_lane_however_libc_starts_it() {
         let told = ways.map(|way| format!("rounds=600\n{way} 0\n")).concat();
         assert_eq!(done.stdout(), told);
         done.lane.must_use_ring(&[SHORT_LIVED]);
-        // Two connections of 300 messages of 10 KB on average, there and back; most of each must have taken the lane.
-        let ring_bytes = |p: &Process| p.bytes()[..2].iter().sum::<u64>();
-        let lanes = done
-            .lane
-            .processes
-            .iter()
-            .filter(|p| ring_bytes(p) > 6_000_000);
-        if stage.under_memlane() {
-            assert_eq!(lanes.count(), ways.len(), "{}", done.lane);
-        }
-        server.finish().must_use_ring(&[SHORT_LIVED]);
+        // Five programs move 12.3 MB each, there and back: two connections of 300 messages of 10 KB on average. Without one of
+        // them, 49 MB are left. The server counts them all; a program that ends at once may not be seen.
+        server
+            .finish()
+            .must_use_ring_for(50_000_000, &[SHORT_LIVED]);
     });
 }
 
