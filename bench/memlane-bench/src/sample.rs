@@ -26,6 +26,9 @@ pub(crate) struct Head {
     pub(crate) created_unix: u64,
     pub(crate) command: Vec<String>,
     pub(crate) quick: bool,
+    /// Of a run of the rows that a short run leaves out.
+    #[serde(default)]
+    pub(crate) rest: bool,
     pub(crate) rounds: usize,
     /// The length of each measurement.
     pub(crate) seconds: f64,

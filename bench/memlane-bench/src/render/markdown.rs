@@ -9,14 +9,18 @@ use crate::sample::Run;
 /// What stands above the tables: what was run, where.
 pub(crate) fn facts(run: &Run) -> Vec<String> {
     let (head, machine) = (&run.head, &run.head.machine);
-    let quick = if head.quick { " --quick" } else { "" };
+    let part = match (head.quick, head.rest) {
+        (true, _) => " --quick",
+        (false, true) => " --rest",
+        (false, false) => "",
+    };
     let settings = head.settings.iter();
     let settings: String = settings.map(|(key, is)| format!(", {key} {is}")).collect();
     let versions = machine.versions.iter();
     let versions: Vec<String> = versions.map(|(name, is)| format!("{name} {is}")).collect();
     let mut facts = vec![
         format!(
-            "memlane-bench run {}{quick}: {} rounds × {} s{settings}",
+            "memlane-bench run {}{part}: {} rounds × {} s{settings}",
             head.suite, head.rounds, head.seconds
         ),
         format!(
@@ -34,12 +38,18 @@ pub(crate) fn facts(run: &Run) -> Vec<String> {
     facts
 }
 
+/// What a run has measured, as Markdown, without what others have published and without notes on the method.
+pub(crate) fn measured(figures: &Figures<'_>) -> String {
+    let mut out = head(figures.run);
+    for table in tables::measured(figures) {
+        table.markdown(&mut out);
+    }
+    out
+}
+
 /// All of a run, as Markdown.
 pub(crate) fn markdown(figures: &Figures<'_>) -> String {
-    let mut out = String::new();
-    for fact in facts(figures.run) {
-        let _ = writeln!(out, "{fact}  ");
-    }
+    let mut out = head(figures.run);
     for table in tables::of(figures) {
         table.markdown(&mut out);
     }
@@ -48,4 +58,11 @@ pub(crate) fn markdown(figures: &Figures<'_>) -> String {
         let _ = writeln!(out, "- {note}");
     }
     out
+}
+
+fn head(run: &Run) -> String {
+    facts(run)
+        .iter()
+        .map(|fact| format!("{fact}  \n"))
+        .collect()
 }

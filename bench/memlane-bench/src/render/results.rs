@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::figures::Figures;
-use super::markdown::markdown;
+use super::markdown::{markdown, measured};
 use super::plots::capital;
 use crate::catalogue::Catalogue;
 use crate::sample::Run;
@@ -18,7 +18,7 @@ each row measures is told in [Measuring](../docs/guides/bench.md). Compare ratio
 What is known of the causes of a missed aim is in [Missed aims](../docs/missed-aims.md).
 ";
 
-/// The whole file.
+/// The whole file: a run of each suite, and beside it one of the rows that the first left out, if there is one.
 ///
 /// # Errors
 /// A run cannot be read.
@@ -29,6 +29,12 @@ pub(crate) fn of(folder: &Path, catalogues: &[Catalogue]) -> anyhow::Result<Stri
         let run = Run::read(&folder.join("measured").join(format!("{suite}.jsonl")))?;
         let _ = write!(out, "\n## {}\n\n", capital(suite));
         out.push_str(&markdown(&Figures::new(&run, catalogue)));
+        let rest = folder.join("measured").join(format!("{suite}-rest.jsonl"));
+        if rest.is_file() {
+            let run = Run::read(&rest)?;
+            let _ = write!(out, "\n### {}: other rows\n\n", capital(suite));
+            out.push_str(&measured(&Figures::new(&run, catalogue)));
+        }
     }
     Ok(out)
 }

@@ -9,13 +9,20 @@ use crate::spread::{short, times};
 
 /// All that have lines.
 pub(crate) fn of(figures: &Figures<'_>) -> Vec<Table> {
+    let mut tables = measured(figures);
+    tables.push(published(figures));
+    tables.retain(|table| !table.lines.is_empty());
+    tables
+}
+
+/// Those of the run's own figures that have lines.
+pub(crate) fn measured(figures: &Figures<'_>) -> Vec<Table> {
     let views = figures.catalogue.views.iter();
     let views = views.map(|view| match view.layout {
         Layout::Systems => by_systems(figures, view),
         Layout::Metrics => by_metrics(figures, view),
     });
     let mut tables: Vec<Table> = views.collect();
-    tables.push(published(figures));
     tables.retain(|table| !table.lines.is_empty());
     tables
 }

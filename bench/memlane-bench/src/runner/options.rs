@@ -11,6 +11,9 @@ pub(crate) struct Options {
     /// A short run: fewer rounds, the most telling rows.
     #[arg(long, global = true)]
     pub(crate) quick: bool,
+    /// Only the rows that a short run leaves out.
+    #[arg(long, conflicts_with = "quick", global = true)]
+    pub(crate) rest: bool,
     /// Only these parts, rows or systems; an unknown name lists all of them.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', global = true)]
     only: Vec<String>,
@@ -39,6 +42,7 @@ impl Options {
         let usual = usize::from(self.quick);
         Wish {
             quick: self.quick,
+            rest: self.rest,
             only: self.only.clone(),
             rounds: self.rounds.map_or(rounds[usual], usize::from),
             seconds: self.seconds.unwrap_or(seconds[usual]),

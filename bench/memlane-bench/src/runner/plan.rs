@@ -57,6 +57,8 @@ pub(crate) trait Row: Clone + PartialEq {
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
     pub(crate) quick: bool,
+    /// Rows that a short run leaves out, and no others.
+    pub(crate) rest: bool,
     pub(crate) only: Vec<String>,
     pub(crate) rounds: usize,
     /// The length of each measurement.
@@ -112,7 +114,11 @@ impl<R: Row> Plan<R> {
             part.is_default(wish.quick, some_system) && (wish.only.is_empty() || brings(part))
         };
         let wanted = |row: &R| {
-            let usual = !wish.quick || row.is_quick();
+            let usual = match (wish.quick, wish.rest) {
+                (true, _) => row.is_quick(),
+                (false, true) => !(row.is_quick() && row.part().is_default(true, false)),
+                (false, false) => true,
+            };
             named(&row.name()) || usual && (named(row.part().word()) || by_default(row.part()))
         };
         let of = |part: &R::Part| {
@@ -235,13 +241,32 @@ pub(crate) mod tests {
 
     /// What a full or a short run measures if these are named.
     pub(crate) fn planned<R: Row>(only: &[&str], quick: bool) -> Plan<R> {
-        let wish = Wish {
+        Plan::new(wish(only, quick)).expect("known names")
+    }
+
+    fn wish(only: &[&str], quick: bool) -> Wish {
+        Wish {
             quick,
+            rest: false,
             only: only.iter().map(|name| (*name).to_owned()).collect(),
             rounds: if quick { 2 } else { 5 },
             seconds: if quick { 0.5 } else { 1.0 },
+        }
+    }
+
+    /// A short run and one of the rest have each row once, together.
+    pub(crate) fn halves_make_a_whole<R: Row>() {
+        let rest = Wish {
+            rest: true,
+            ..wish(&[], false)
         };
-        Plan::new(wish).expect("known names")
+        let names = |plan: Plan<R>| -> Vec<String> { plan.rows.iter().map(Row::name).collect() };
+        let halves = [wish(&[], true), rest].map(|wish| names(Plan::new(wish).expect("no names")));
+        assert!(halves.iter().all(|half| !half.is_empty()));
+        let (mut both, mut all) = (halves.concat(), names(planned(&[], false)));
+        both.sort();
+        all.sort();
+        assert_eq!(both, all);
     }
 
     /// Rows and systems of each part.

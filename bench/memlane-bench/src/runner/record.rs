@@ -86,6 +86,7 @@ impl Record {
                 created_unix: now.as_secs(),
                 command: std::env::args().collect(),
                 quick: wish.quick,
+                rest: wish.rest,
                 rounds: wish.rounds,
                 seconds: wish.seconds,
                 settings: settings.collect::<BTreeMap<_, _>>(),

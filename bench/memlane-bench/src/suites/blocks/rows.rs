@@ -322,7 +322,7 @@ impl Outcome {
 mod tests {
     use std::time::Duration;
 
-    use super::plan::tests::{counts, planned};
+    use super::plan::tests::{counts, halves_make_a_whole, planned};
     use super::plan::{Plan, Row as _};
     use super::*;
 
@@ -334,6 +334,11 @@ mod tests {
     fn ids(plan: &Plan<Row>, part: Part) -> Vec<&str> {
         let systems = plan.systems_of(part).iter();
         systems.map(|system| system.id).collect()
+    }
+
+    #[test]
+    fn what_a_short_run_leaves_out_is_in_a_run_of_the_rest() {
+        halves_make_a_whole::<Row>();
     }
 
     #[test]

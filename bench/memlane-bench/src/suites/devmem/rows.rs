@@ -161,7 +161,7 @@ mod tests {
     use std::time::Duration;
 
     use super::plan::Part as _;
-    use super::plan::tests::{counts, planned};
+    use super::plan::tests::{counts, halves_make_a_whole, planned};
     use super::*;
     use memlane_devmem::io::Path;
 
@@ -175,6 +175,11 @@ mod tests {
     }
 
     const STREAMS: usize = STREAM.len();
+
+    #[test]
+    fn what_a_short_run_leaves_out_is_in_a_run_of_the_rest() {
+        halves_make_a_whole::<Row>();
+    }
 
     #[test]
     fn everything_is_measured_when_nothing_is_named_and_a_short_run_is_short() {

@@ -259,8 +259,13 @@ mod tests {
     use std::time::Duration;
 
     use super::plan::Row as _;
-    use super::plan::tests::{counts, planned};
+    use super::plan::tests::{counts, halves_make_a_whole, planned};
     use super::*;
+
+    #[test]
+    fn what_a_short_run_leaves_out_is_in_a_run_of_the_rest() {
+        halves_make_a_whole::<Row>();
+    }
 
     #[test]
     fn rows_have_names_of_their_own() {
