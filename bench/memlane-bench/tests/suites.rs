@@ -267,37 +267,24 @@ fn a_very_short_run_of_containers_has_every_row_and_only_tcp_uses_the_cable() {
     assert!(dir.0.join("containers.html").exists());
 }
 
+/// Systems that join two network namespaces.
+const BULK: [&str; 7] = [
+    "persistent",
+    "alone",
+    "lent",
+    "map",
+    "copy",
+    "copier",
+    "veth",
+];
+
 /// Rows of packets, and the systems of their parts.
 const PACKETS: [(&str, &str, &[&str]); 6] = [
     ("table", "tx-64-b32", &["persistent", "map", "copy"]),
     ("table", "rx-65535-b1", &["persistent", "map", "copy"]),
     ("table", "rx-1496-b32-q2", &["persistent", "map", "copy"]),
-    (
-        "bulk",
-        "tcp-tx-1",
-        &[
-            "persistent",
-            "alone",
-            "lent",
-            "map",
-            "copy",
-            "copier",
-            "veth",
-        ],
-    ),
-    (
-        "bulk",
-        "udp-rx",
-        &[
-            "persistent",
-            "alone",
-            "lent",
-            "map",
-            "copy",
-            "copier",
-            "veth",
-        ],
-    ),
+    ("bulk", "tcp-tx-1", &BULK),
+    ("bulk", "udp-rx", &BULK),
     (
         "memif",
         "memif-tx-64",

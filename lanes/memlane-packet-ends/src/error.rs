@@ -1,5 +1,6 @@
 //! Why an end ends, and why one could not be opened.
 
+use crate::loan::LoanError;
 use crate::memif::MemifError;
 use core::fmt;
 use memlane_packet::{AttachError, Detach};
@@ -53,8 +54,8 @@ pub enum OpenError {
     Attach(AttachError),
     /// The memif handshake failed.
     Memif(MemifError),
-    /// Another process has borrowed the device.
-    Taken,
+    /// Nobody lends a device there, or not to us.
+    Loan(LoanError),
     /// The machine monitor broke the vhost-user protocol.
     VhostUser(String),
 }
@@ -64,7 +65,7 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Attach(error) => write!(f, "{error}"),
             OpenError::Memif(error) => write!(f, "memif: {error}"),
-            OpenError::Taken => f.write_str("another process has borrowed the device"),
+            OpenError::Loan(error) => write!(f, "{error}"),
             OpenError::VhostUser(what) => write!(f, "vhost-user: {what}"),
         }
     }
@@ -75,6 +76,12 @@ impl core::error::Error for OpenError {}
 impl From<AttachError> for OpenError {
     fn from(error: AttachError) -> Self {
         OpenError::Attach(error)
+    }
+}
+
+impl From<LoanError> for OpenError {
+    fn from(error: LoanError) -> Self {
+        OpenError::Loan(error)
     }
 }
 

@@ -6,16 +6,16 @@
 //! `docs/formats/device-loan.md` has the message.
 //!
 //! A lender trusts its borrower with the device: whoever holds a descriptor can keep it. A borrower need not trust its
-//! lender: it takes nothing but a TAP device, and never waits in a call for it.
+//! lender: it takes nothing but a TAP device, and since Linux 6.4 it never waits in a call for it.
 
 use super::kernel::Interface;
 use super::{End, EndCounts, EndError, More, OpenError, Placed, Sent, Sleep, Taker, Taking, tap};
+use core::fmt;
 use memlane_packet::engine::chain::Frame;
 use memlane_packet::error::Detach;
 use memlane_packet::io::door::{Door, knock};
 use memlane_packet::io::socket::{errno, receive_bytes, send_bytes};
 use memlane_packet::layout::QUEUES_MAX;
-use memlane_packet::wire::WireError;
 use memlane_packet::{AttachError, Offloads};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvFlags, recv};
@@ -37,9 +37,9 @@ const LOOK_AFTER: u8 = 64;
 /// What a lender says to whoever connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
-    /// Here is the device: a descriptor for each of so many queues.
+    /// The device comes with this message. It has this many queues, and there is a descriptor for each.
     Lent(u16),
-    /// Another has it.
+    /// Another process has the device.
     Taken,
 }
 
@@ -57,31 +57,66 @@ impl Answer {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Result<Answer, WireError> {
-        let bytes: &[u8; LEN] = bytes
-            .try_into()
-            .map_err(|_| WireError::Length(bytes.len()))?;
-        let two = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        if bytes[..8] != MAGIC {
-            let magic = std::array::from_fn(|n| bytes[n]);
-            return Err(WireError::Magic(u64::from_le_bytes(magic)));
+    fn decode(bytes: &[u8]) -> Result<Answer, LoanError> {
+        let two = |at: usize| Some(u16::from_le_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
+        if !bytes.starts_with(&MAGIC) {
+            return Err(LoanError::NoLender);
         }
-        if two(8) != VERSION {
-            return Err(WireError::Version(two(8)));
+        if let Some(version) = two(8).filter(|version| *version != VERSION) {
+            return Err(LoanError::Version(version));
         }
-        let answer = match two(10) {
-            1 if (1..=QUEUES_MAX).contains(&two(12)) => Answer::Lent(two(12)),
-            1 => return Err(WireError::Field("queues")),
-            2 => Answer::Taken,
-            kind => return Err(WireError::Kind(kind)),
+        let answer = match (two(10), two(12)) {
+            (Some(1), Some(queues)) if (1..=QUEUES_MAX).contains(&queues) => Answer::Lent(queues),
+            (Some(2), _) => Answer::Taken,
+            _ => return Err(LoanError::Malformed),
         };
         // Whatever means nothing must be zero: nobody can put a meaning there without a new version.
-        if answer.encode() != *bytes {
-            return Err(WireError::Field("reserved"));
+        match answer.encode() == *bytes {
+            true => Ok(answer),
+            false => Err(LoanError::Malformed),
         }
-        Ok(answer)
     }
 }
+
+/// Why whoever listens there lends no device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoanError {
+    /// It says something else than lenders do.
+    NoLender,
+    /// It speaks another version of the protocol.
+    Version(u16),
+    /// Its message is not valid.
+    Malformed,
+    /// Another process has the device.
+    Taken,
+    /// The device has this many queues.
+    Queues(u16),
+    /// What it handed over cannot be used.
+    Unusable(&'static str),
+}
+
+impl fmt::Display for LoanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoanError::NoLender => f.write_str(
+                "no lender of a device listens there: use the socket of memlane net lend",
+            ),
+            LoanError::Version(version) => write!(
+                f,
+                "version {version} of the loan protocol, where {VERSION} is spoken here: update the older side"
+            ),
+            LoanError::Malformed => f.write_str("an invalid message"),
+            LoanError::Taken => f.write_str("another process has borrowed the device"),
+            LoanError::Queues(queues) => write!(
+                f,
+                "the device has {queues} queue(s): start both sides with the same --queues"
+            ),
+            LoanError::Unusable(why) => f.write_str(why),
+        }
+    }
+}
+
+impl core::error::Error for LoanError {}
 
 /// Lends a device at a socket, to one process at a time.
 #[derive(Debug)]
@@ -177,15 +212,14 @@ pub fn borrow(at: &str, queues: u16) -> Result<(Loan, Vec<Borrowed>), OpenError>
     let mut buffer = [0; LEN + 1];
     let end = Instant::now() + ANSWER_WITHIN;
     let (n, descriptors) = receive_bytes(&socket, end, &mut buffer)?;
-    let answer = Answer::decode(&buffer[..n]).map_err(AttachError::Wire)?;
-    let Answer::Lent(count) = answer else {
-        return Err(OpenError::Taken);
+    let Answer::Lent(count) = Answer::decode(&buffer[..n])? else {
+        return Err(LoanError::Taken.into());
     };
     if descriptors.len() != usize::from(count) {
-        return Err(AttachError::Descriptors("another number than the queues need").into());
+        return Err(LoanError::Malformed.into());
     }
     if count != queues {
-        return Err(AttachError::NotOffered("this number of queues").into());
+        return Err(LoanError::Queues(count).into());
     }
     let mut found = Vec::new();
     for (n, fd) in descriptors.into_iter().enumerate() {
@@ -198,13 +232,11 @@ pub fn borrow(at: &str, queues: u16) -> Result<(Loan, Vec<Borrowed>), OpenError>
     Ok((Loan(socket), found))
 }
 
-fn unusable(error: tap::Unusable) -> OpenError {
-    AttachError::Descriptors(match error {
+fn unusable(error: tap::Unusable) -> LoanError {
+    LoanError::Unusable(match error {
         tap::Unusable::NoTap => "what was lent is no TAP device",
         tap::Unusable::NoHeader => "the device that was lent has frames without vnet headers",
-        tap::Unusable::Waits => "this kernel cannot use a lent device: it needs Linux 5.11",
     })
-    .into()
 }
 
 /// One queue of a device that is borrowed. The [`Loan`] stays with its owner, who drops it last.
@@ -386,17 +418,53 @@ mod tests {
         let null = std::fs::File::open("/dev/null").unwrap();
         for fds in [&[][..], &[null.as_fd(), null.as_fd()][..]] {
             let error = borrowed(&Answer::Lent(1).encode(), fds, 1);
-            assert!(error.to_string().contains("another number"), "{error}");
+            assert!(
+                matches!(error, OpenError::Loan(LoanError::Malformed)),
+                "{error}"
+            );
         }
         let error = borrowed(&Answer::Lent(2).encode(), &[null.as_fd(); 2], 1);
-        let wrong = OpenError::Attach(AttachError::NotOffered("this number of queues"));
-        assert_eq!(error.to_string(), wrong.to_string());
+        assert!(
+            matches!(error, OpenError::Loan(LoanError::Queues(2))),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_device_that_another_has_is_not_lent_twice() {
         let error = borrowed(&Answer::Taken.encode(), &[], 1);
-        assert!(matches!(error, OpenError::Taken), "{error}");
+        assert!(
+            matches!(error, OpenError::Loan(LoanError::Taken)),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_socket_of_another_kind_is_named_as_such() {
+        for other in [&[7; 48][..], b"MLPACKET", b"x"] {
+            let error = borrowed(other, &[], 1);
+            assert!(error.to_string().contains("memlane net lend"), "{error}");
+        }
+    }
+
+    /// A queue that always has frames never sleeps, so nothing wakes it when the loan ends.
+    #[test]
+    fn a_busy_borrower_notices_the_end_of_the_loan() {
+        let pair = |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let (device, _frames) = pair(SocketType::DGRAM).unwrap();
+        let (line, lender) = pair(SocketType::SEQPACKET).unwrap();
+        let mut queue = Borrowed {
+            interface: Interface::new(device, DescriptorKind::Lent, "x".into()),
+            line: Arc::new(line),
+            receives: 0,
+        };
+        let mut receive = || queue.receive(1, &mut |_| More::Yes);
+        for _ in 0..3 * u32::from(LOOK_AFTER) {
+            assert_eq!(receive(), Ok(0));
+        }
+        drop(lender);
+        let ended = (0..LOOK_AFTER).find_map(|_| receive().err());
+        assert_eq!(ended, Some(Detach::PeerGone.into()));
     }
 
     #[test]

@@ -39,8 +39,6 @@ pub(super) enum Unusable {
     NoTap,
     /// Its frames have no [`vnet`](super::vnet) header.
     NoHeader,
-    /// The kernel cannot be told not to wait (before Linux 5.11), and the other process may have it wait.
-    Waits,
 }
 
 /// Takes a queue of a TAP device that another process has opened as [`open_queues`] does.
@@ -56,8 +54,13 @@ pub(super) fn adopt(fd: OwnedFd, label: String) -> core::result::Result<Interfac
     if flags & tun::FRAMES != tun::FRAMES || tun::set_header_len(&fd).is_err() {
         return Err(Unusable::NoHeader);
     }
-    if tun::waits(&fd) {
-        return Err(Unusable::Waits);
-    }
-    Ok(Interface::new(fd, DescriptorKind::Lent, label))
+    let kind = match tun::waits(&fd) {
+        false => DescriptorKind::Lent,
+        // Then only the flag of the open file says that calls do not wait, and the other process can clear it at any time.
+        true => {
+            tun::set_nonblocking(&fd).map_err(|_| Unusable::NoTap)?;
+            DescriptorKind::Device
+        }
+    };
+    Ok(Interface::new(fd, kind, label))
 }

@@ -4,7 +4,7 @@ use super::vnet;
 use memlane_packet::Offloads;
 use memlane_sys::iov::{self, Piece};
 use memlane_sys::{Errno, Result};
-use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor, open};
+use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, major, minor, open};
 use rustix::ioctl::{IntegerSetter, Opcode, Updater, ioctl, opcode};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -100,8 +100,8 @@ pub(super) fn is_tun(fd: &OwnedFd) -> bool {
     })
 }
 
-/// Does the kernel not know how to leave a call instead of waiting? It says so before it looks at the frame, which is too
-/// short to be one.
+/// Does the kernel not know how to leave a call instead of waiting (before Linux 6.4)? It says so before it looks at the
+/// frame, which is too short to be one.
 pub(super) fn waits(fd: &OwnedFd) -> bool {
     let mut byte = 0;
     let piece = Piece {
@@ -111,6 +111,12 @@ pub(super) fn waits(fd: &OwnedFd) -> bool {
     // SAFETY: the byte is ours, and lives until the call is back.
     let written = unsafe { iov::write_now(fd.as_raw_fd(), &[piece]) };
     written == Err(NOT_SUPPORTED)
+}
+
+/// Sets the open file's flag by which calls do not wait.
+pub(super) fn set_nonblocking(fd: &OwnedFd) -> Result<()> {
+    let flags = fcntl_getfl(fd).map_err(errno)?;
+    fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(errno)
 }
 
 /// From now on, frames that come from a TAP device may ask for what `takes` says, and for no more.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use memlane_system::blocks::machines::Side;
 use memlane_system::blocks::memlane;
 use memlane_system::harness::{self, Running, TempDir};
-use memlane_system::packets::{Linked, TAP};
+use memlane_system::packets::{Download, Linked, TAP};
 
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -86,37 +86,23 @@ fn a_download_over_a_lent_device_is_whole_whoever_was_killed_and_frozen_on_the_w
     let Some(mut linked) = Linked::lent("lend-killed", &[]) else {
         return;
     };
-    let server = linked.serve(512);
-    let mut client = Running::start(linked.fetch());
-    let mut seen = linked.received(Side::Client);
-    let mut more = |linked: &Linked, client: &mut Running, what: &str| {
-        let goal = seen + (24 << 20);
-        client.wait_until(LIMIT, what, || linked.received(Side::Client) > goal);
-        seen = linked.received(Side::Client);
-    };
-    more(&linked, &mut client, "first bytes");
+    let mut download = Download::start(&linked, 512);
+    download.goes_on(&linked, "first bytes");
     for side in [Side::Client, Side::Server] {
         linked.kill(side);
         std::thread::sleep(Duration::from_millis(50));
         linked.start(side);
-        more(&linked, &mut client, "bytes after a kill");
+        download.goes_on(&linked, "bytes after a kill");
     }
     linked.signal(Side::Client, "STOP");
     std::thread::sleep(Duration::from_millis(500));
     linked.signal(Side::Client, "CONT");
-    more(&linked, &mut client, "bytes after the borrower was frozen");
+    download.goes_on(&linked, "bytes after the borrower was frozen");
     // Nothing passes through the lender.
     linked.signal(Side::Server, "STOP");
-    more(&linked, &mut client, "bytes beside a frozen lender");
+    download.goes_on(&linked, "bytes beside a frozen lender");
     linked.signal(Side::Server, "CONT");
-    let said = client.finish(LIMIT);
-    assert!(said.is_ok(), "{}", said.report());
-    let hash = said.stdout.split(' ').next().unwrap_or_default().to_owned();
-    let start = Instant::now();
-    while server.stdout().trim().is_empty() {
-        assert!(start.elapsed() < LIMIT, "{}", server.stderr());
-    }
-    assert_eq!(hash, server.stdout().trim());
+    download.is_whole();
     assert!(linked.said(Side::Client).contains("waiting for another"));
 }
 
@@ -136,6 +122,25 @@ fn one_process_at_a_time_has_the_device_and_the_next_gets_it_when_that_ends() {
     assert!(late.stderr.contains("has borrowed"), "{}", late.report());
     second.signal("TERM");
     assert!(second.finish(LIMIT).is_ok());
+}
+
+#[test]
+fn the_socket_of_a_back_lends_nothing() {
+    let dir = TempDir::new("lend-back");
+    let socket = dir.path().join("sock");
+    let link = |ends: [&str; 2]| {
+        let mut command = Command::new(memlane());
+        command.args(["net", "link"]).args(ends);
+        command
+    };
+    let back = format!("back:{}", socket.display());
+    let mut back = Running::start(link(["sink:", &back]));
+    back.wait_until(LIMIT, "a socket", || socket.exists());
+    let lent = format!("lent:{}", socket.display());
+    let said = harness::run(link(["sink:", &lent]), LIMIT);
+    assert_eq!(said.ending(), "exit 4", "{}", said.report());
+    let advice = "use the socket of memlane net lend";
+    assert!(said.stderr.contains(advice), "{}", said.report());
 }
 
 #[test]

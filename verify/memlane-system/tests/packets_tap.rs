@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use memlane_system::blocks::machines::Side;
 use memlane_system::blocks::memlane;
 use memlane_system::harness::{self, Running, TempDir};
-use memlane_system::packets::{Linked, TAP};
+use memlane_system::packets::{Download, Linked, TAP};
 
 const LIMIT: Duration = Duration::from_secs(90);
 const MODES: [&str; 3] = ["persistent", "map", "copy"];
@@ -162,39 +162,21 @@ fn a_download_is_whole_whichever_side_was_killed_and_frozen_on_the_way() {
         let Some(mut linked) = Linked::new("tap-killed", &["--mode", mode]) else {
             return;
         };
-        let mut server = linked.serve(mib);
-        let mut client = Running::start(linked.fetch());
-        let mut seen = linked.received(Side::Client);
-        let mut more = |linked: &Linked, client: &mut Running, what: &str| {
-            let goal = seen + (24 << 20);
-            client.wait_until(LIMIT, what, || linked.received(Side::Client) > goal);
-            seen = linked.received(Side::Client);
-        };
-        more(&linked, &mut client, "first bytes");
+        let mut download = Download::start(&linked, mib);
+        download.goes_on(&linked, "first bytes");
         for side in [Side::Client, Side::Server] {
             linked.kill(side);
             std::thread::sleep(Duration::from_millis(50));
             linked.start(side);
-            more(&linked, &mut client, "bytes after a kill");
+            download.goes_on(&linked, "bytes after a kill");
         }
         for side in [Side::Client, Side::Server] {
             linked.signal(side, "STOP");
             std::thread::sleep(Duration::from_millis(1000));
             linked.signal(side, "CONT");
-            more(&linked, &mut client, "bytes after a freeze");
+            download.goes_on(&linked, "bytes after a freeze");
         }
-        let said = client.finish(LIMIT);
-        assert!(said.is_ok(), "{}", said.report());
-        let hash = said.stdout.split(' ').next().unwrap_or_default().to_owned();
-        let start = Instant::now();
-        while server.stdout().trim().is_empty() {
-            assert!(
-                server.is_running() && start.elapsed() < LIMIT,
-                "{}",
-                server.stderr()
-            );
-        }
-        assert_eq!(hash, server.stdout().trim());
+        download.is_whole();
         assert!(linked.said(Side::Client).contains("waiting for another"));
     }
 }

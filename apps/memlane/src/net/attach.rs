@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use memlane_packet::io::{BackTerms, FrontTerms, Link, Listener, connect};
 use memlane_packet::{AttachError, Detach, Mode};
-use memlane_packet_ends::loan::{self, Loan};
+use memlane_packet_ends::loan::{self, Loan, LoanError};
 use memlane_packet_ends::memif::{
     self, ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms,
 };
@@ -452,7 +452,7 @@ fn passes(error: &OpenError) -> bool {
     let hopeless = |errno: i32| [91, 36, 22].contains(&errno);
     match error {
         OpenError::Attach(AttachError::Socket(errno)) => !hopeless(errno.0),
-        OpenError::Attach(AttachError::Timeout) | OpenError::Taken => true,
+        OpenError::Attach(AttachError::Timeout) | OpenError::Loan(LoanError::Taken) => true,
         _ => false,
     }
 }
@@ -479,9 +479,9 @@ fn refused(label: &str, whom: &str, error: &OpenError) -> anyhow::Error {
             AttachError::Refused(_)
             | AttachError::NotOffered(_)
             | AttachError::Stranger(_)
-            | AttachError::Wire(_)
-            | AttachError::Descriptors(_),
+            | AttachError::Wire(_),
         )
+        | OpenError::Loan(_)
         | OpenError::Memif(_)
         | OpenError::VhostUser(_) => Exit::PeerRefused,
         _ => Exit::Failed,

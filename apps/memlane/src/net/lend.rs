@@ -117,7 +117,7 @@ impl Lending<'_> {
                 Some(loan)
             }
             Err(error) => {
-                self.turned_away(&error);
+                self.turned_away(Some(error));
                 None
             }
         }
@@ -128,18 +128,18 @@ impl Lending<'_> {
         loop {
             match self.event(Some(loan))? {
                 Event::Knock => {
-                    if let Err(error) = self.lender.refuse(Instant::now() + AT_ONCE) {
-                        self.turned_away(&error);
-                    }
+                    let refused = self.lender.refuse(Instant::now() + AT_ONCE);
+                    self.turned_away(refused.err());
                 }
                 event => return Ok(event),
             }
         }
     }
 
-    fn turned_away(&self, error: &AttachError) {
-        if matches!(error, AttachError::Stranger(_)) {
-            self.say(&error.to_string());
+    /// Somebody has come in vain, perhaps because of an error.
+    fn turned_away(&self, error: Option<AttachError>) {
+        if let Some(stranger @ AttachError::Stranger(_)) = error {
+            self.say(&stranger.to_string());
         }
         let _ = is_ready(&[self.stops.all()[0]], PAUSE);
     }

@@ -10,7 +10,7 @@ use crate::blocks::machines::{Machines, Side};
 use crate::blocks::{has, memlane, must, skip};
 use crate::harness::{self, Outcome, Running};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(90);
 const BOTH: [Side; 2] = [Side::Client, Side::Server];
 
 /// Data in which no two MiB are alike.
@@ -323,6 +323,53 @@ impl Linked {
         let said = place.take().expect("it was started").finish(LIMIT);
         assert!(said.is_ok(), "{}", said.report());
         serde_json::from_str(&said.stdout).expect("JSON")
+    }
+}
+
+/// A download from the server's machine to the client's, while things happen to the two processes between them.
+#[derive(Debug)]
+pub struct Download {
+    server: Running,
+    client: Running,
+    /// Bytes that the client's device had received when it was looked at last.
+    seen: u64,
+}
+
+impl Download {
+    /// Starts a download of `mib` MiB.
+    pub fn start(linked: &Linked, mib: u64) -> Download {
+        Download {
+            server: linked.serve(mib),
+            client: Running::start(linked.fetch()),
+            seen: linked.received(Side::Client),
+        }
+    }
+
+    /// Waits until 24 MiB more have come.
+    ///
+    /// # Panics
+    /// If they do not come.
+    pub fn goes_on(&mut self, linked: &Linked, what: &str) {
+        let goal = self.seen + (24 << 20);
+        let came = || linked.received(Side::Client) > goal;
+        self.client.wait_until(LIMIT, what, came);
+        self.seen = linked.received(Side::Client);
+    }
+
+    /// Waits for its end, and compares what came with what was sent.
+    ///
+    /// # Panics
+    /// If they differ.
+    pub fn is_whole(mut self) {
+        let said = self.client.finish(LIMIT);
+        assert!(said.is_ok(), "{}", said.report());
+        let hash = said.stdout.split(' ').next().unwrap_or_default();
+        let start = std::time::Instant::now();
+        while self.server.stdout().trim().is_empty() {
+            let waits = self.server.is_running() && start.elapsed() < LIMIT;
+            assert!(waits, "{}", self.server.stderr());
+        }
+        assert_eq!(hash, self.server.stdout().trim());
     }
 }
 
