@@ -1,6 +1,5 @@
 //! Why an end ends, and why one could not be opened.
 
-use crate::loan::LoanError;
 use crate::memif::MemifError;
 use core::fmt;
 use memlane_packet::{AttachError, Detach};
@@ -90,3 +89,48 @@ impl From<MemifError> for OpenError {
         OpenError::Memif(error)
     }
 }
+
+/// Why whoever listens there lends no device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoanError {
+    /// It says something else than lenders do.
+    NoLender,
+    /// It speaks another version of the protocol.
+    Version {
+        /// The lender's.
+        theirs: u16,
+        /// Ours.
+        ours: u16,
+    },
+    /// Its message is not valid.
+    Malformed,
+    /// Another process has the device.
+    Taken,
+    /// The device has this many queues.
+    Queues(u16),
+    /// What it handed over cannot be used.
+    Unusable(&'static str),
+}
+
+impl fmt::Display for LoanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoanError::NoLender => f.write_str(
+                "no lender of a device listens there: use the socket of memlane net lend",
+            ),
+            LoanError::Version { theirs, ours } => write!(
+                f,
+                "version {theirs} of the loan protocol, where {ours} is spoken here: update the older side"
+            ),
+            LoanError::Malformed => f.write_str("an invalid message"),
+            LoanError::Taken => f.write_str("another process has borrowed the device"),
+            LoanError::Queues(queues) => write!(
+                f,
+                "the device has {queues} queue(s): start both sides with the same --queues"
+            ),
+            LoanError::Unusable(why) => f.write_str(why),
+        }
+    }
+}
+
+impl core::error::Error for LoanError {}

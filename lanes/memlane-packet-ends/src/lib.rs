@@ -62,6 +62,6 @@ pub mod vnet;
 
 pub use end::{End, Filled, Taker, lend};
 pub(crate) use end::{Taking, carry, lend_both};
-pub use error::{EndError, OpenError};
+pub use error::{EndError, LoanError, OpenError};
 pub use memlane_packet::{Frame, More, Placed, Room, Sent, Sleep};
 pub use tally::EndCounts;

@@ -9,8 +9,9 @@
 //! lender: it takes nothing but a TAP device, and since Linux 6.4 it never waits in a call for it.
 
 use super::kernel::Interface;
-use super::{End, EndCounts, EndError, More, OpenError, Placed, Sent, Sleep, Taker, Taking, tap};
-use core::fmt;
+use super::{
+    End, EndCounts, EndError, LoanError, More, OpenError, Placed, Sent, Sleep, Taker, Taking, tap,
+};
 use memlane_packet::engine::chain::Frame;
 use memlane_packet::error::Detach;
 use memlane_packet::io::door::{Door, knock};
@@ -63,7 +64,8 @@ impl Answer {
             return Err(LoanError::NoLender);
         }
         if let Some(version) = two(8).filter(|version| *version != VERSION) {
-            return Err(LoanError::Version(version));
+            let (theirs, ours) = (version, VERSION);
+            return Err(LoanError::Version { theirs, ours });
         }
         let answer = match (two(10), two(12)) {
             (Some(1), Some(queues)) if (1..=QUEUES_MAX).contains(&queues) => Answer::Lent(queues),
@@ -77,46 +79,6 @@ impl Answer {
         }
     }
 }
-
-/// Why whoever listens there lends no device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LoanError {
-    /// It says something else than lenders do.
-    NoLender,
-    /// It speaks another version of the protocol.
-    Version(u16),
-    /// Its message is not valid.
-    Malformed,
-    /// Another process has the device.
-    Taken,
-    /// The device has this many queues.
-    Queues(u16),
-    /// What it handed over cannot be used.
-    Unusable(&'static str),
-}
-
-impl fmt::Display for LoanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoanError::NoLender => f.write_str(
-                "no lender of a device listens there: use the socket of memlane net lend",
-            ),
-            LoanError::Version(version) => write!(
-                f,
-                "version {version} of the loan protocol, where {VERSION} is spoken here: update the older side"
-            ),
-            LoanError::Malformed => f.write_str("an invalid message"),
-            LoanError::Taken => f.write_str("another process has borrowed the device"),
-            LoanError::Queues(queues) => write!(
-                f,
-                "the device has {queues} queue(s): start both sides with the same --queues"
-            ),
-            LoanError::Unusable(why) => f.write_str(why),
-        }
-    }
-}
-
-impl core::error::Error for LoanError {}
 
 /// Lends a device at a socket, to one process at a time.
 #[derive(Debug)]

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use memlane_packet::io::{BackTerms, FrontTerms, Link, Listener, connect};
 use memlane_packet::{AttachError, Detach, Mode};
-use memlane_packet_ends::loan::{self, Loan, LoanError};
+use memlane_packet_ends::loan::{self, Loan};
 use memlane_packet_ends::memif::{
     self, ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms,
 };
 use memlane_packet_ends::port::Port;
 use memlane_packet_ends::vhost::{VhostDoor, VhostLink, VhostTerms};
-use memlane_packet_ends::{End, OpenError};
+use memlane_packet_ends::{End, LoanError, OpenError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
