@@ -30,7 +30,8 @@
 //! shift puts the next byte right behind the old window. Unread bytes in the old window stay where they are, and are
 //! written over only when they have been consumed. The window shrinks when the receiver says that it has given the
 //! ring's pages back ([`crate::layout::TRIMMED`]). The receiver may do that while it is parked, because it is the
-//! ring's only user then. Neither side ever waits for the other to agree.
+//! ring's only user then. It also shrinks when other streams need the room ([`Tx::reserve_if`]): bytes go to the ring's
+//! beginning again as soon as nothing unread lies there. Neither side ever waits for the other to agree.
 //!
 //! # Trust
 //!
@@ -91,8 +92,11 @@ pub enum MustTcp {
 /// finished (it could have grown), and behind that an empty run may declare a window.
 const RUNS_FOR_RING: usize = RUNS - 3;
 
+/// The `cap` of a sender whose window has shrunk: the new window's bytes lie apart from those of the window before.
+const FROM_LARGER: u64 = u64::MAX;
+
 /// The factor by which a window that is too small grows.
-const GROWTH: u32 = 4;
+const GROWTH: usize = 4;
 
 /// The answer to a sender that wants to put bytes into the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,7 +120,7 @@ pub struct Tx {
     ring_head: u64,
     /// Until everything below this offset, which lies in the window used before, is consumed …
     barrier: u64,
-    /// … bytes go into the ring only below this offset.
+    /// … bytes go into the ring only below this offset, and [`FROM_LARGER`] says that the window used before is larger.
     cap: u64,
     /// The offset at which a run of its own last declared a window, +1; 0: none yet.
     declared_at: u64,
@@ -126,6 +130,8 @@ pub struct Tx {
     ended: u32,
     /// The window, in bytes; 0: the whole ring.
     window: u32,
+    /// How many bytes of the window may be unread: fewer than `window` until the window can shrink; 0: the whole ring.
+    usable: u32,
     /// What is added to an offset to get its position.
     shift: u32,
     /// The window to begin with; 0: always the whole ring.
@@ -149,10 +155,10 @@ impl Tx {
         self.ended != 0
     }
 
-    /// The window in a ring of `size` bytes.
+    /// The window in a ring of `size` bytes: how many bytes may be unread.
     #[inline]
     pub fn window(&self, size: usize) -> usize {
-        window_of(self.window, size)
+        window_of(self.usable, size)
     }
 
     /// Opens the lane at stream offset `head`: everything below went by TCP. The window is always the whole ring.
@@ -166,6 +172,7 @@ impl Tx {
         *self = Tx {
             head,
             window: least,
+            usable: least,
             least,
             ..Tx::default()
         };
@@ -185,18 +192,20 @@ impl Tx {
         size: usize,
         want: usize,
     ) -> Result<Room, Misbehaved> {
-        self.reserve_if(w, size, want, |_| true)
+        self.reserve_if(w, size, want, |wanted| wanted)
     }
 
-    /// Reserves like [`reserve`](Tx::reserve), for a sender that may lack memory: `may_grow` gets the number of bytes
-    /// by which the window would grow, and may refuse.
+    /// Reserves like [`reserve`](Tx::reserve), for a sender whose window has a bound. `allow` gets the window that this
+    /// sender wants, in bytes, which is at least the present one. It returns the window that the sender may have, a
+    /// power of two. If that is less than the present window, the window shrinks as soon as nothing unread is in the
+    /// way.
     #[inline]
     pub fn reserve_if<W: Words>(
         &mut self,
         w: &DmbWords<W>,
         size: usize,
         want: usize,
-        may_grow: impl FnOnce(usize) -> bool,
+        allow: impl FnOnce(usize) -> usize,
     ) -> Result<Room, Misbehaved> {
         if self.ended != 0 {
             return Ok(Room::Tcp(MustTcp::Ended));
@@ -211,8 +220,8 @@ impl Tx {
         if room < want {
             self.refresh(w)?;
             room = self.room(size);
-            if room < want && self.window != 0 && (self.window as usize) < size {
-                self.grow(w, size, want, may_grow);
+            if self.window != 0 {
+                self.fit(w, size, if room < want { want } else { 0 }, allow);
                 room = self.room(size);
             }
         }
@@ -238,7 +247,7 @@ impl Tx {
     /// The one or two stretches of a ring of `size` bytes for the next `n` bytes.
     #[inline]
     pub fn stretches(&self, size: usize, n: usize) -> (Stretch, Stretch) {
-        split(self.head, self.shift, self.window(size), n)
+        split(self.head, self.shift, window_of(self.window, size), n)
     }
 
     /// Makes room for the next `want` bytes without a wrap, for senders that fill reserved room in place. If these
@@ -267,8 +276,8 @@ impl Tx {
         self.refresh(w)?;
         if self.ended == 0 && self.consumed >= self.ring_head {
             #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
-            let shift = (self.head as u32).wrapping_neg() & (self.window - 1);
-            self.declare_window(w, self.window, shift);
+            let shift = (self.head as u32).wrapping_neg() & (self.usable - 1);
+            self.declare_window(w, self.usable, shift);
         }
         Ok(())
     }
@@ -355,27 +364,44 @@ impl Tx {
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // at most size
     fn room(&self, size: usize) -> usize {
+        let room = (self.window(size) as u64).saturating_sub(self.head - self.consumed);
         if self.consumed < self.barrier {
-            return self.cap.saturating_sub(self.head) as usize;
+            return room.min(self.cap.saturating_sub(self.head)) as usize;
         }
-        (self.window(size) as u64).saturating_sub(self.head - self.consumed) as usize
+        room as usize
     }
 
-    /// Grows the window, because `want` bytes do not fit.
+    /// Makes the window as large as this sender wants and may have. `lacking` is the length of a write that does not
+    /// fit; 0: it fits.
     #[cold]
-    fn grow<W: Words>(
+    fn fit<W: Words>(
         &mut self,
         w: &DmbWords<W>,
         size: usize,
-        want: usize,
-        may_grow: impl FnOnce(usize) -> bool,
+        lacking: usize,
+        allow: impl FnOnce(usize) -> usize,
     ) {
-        let larger = u64::from(self.window.saturating_mul(GROWTH));
-        let two = 2 * want.min(size) as u64; // this write, and the next one beside it
+        let mut wanted = self.window(size);
+        if lacking > 0 {
+            let two = 2 * lacking.min(size); // this write, and the next one beside it
+            wanted = (GROWTH * wanted).max(two.next_power_of_two()).min(size);
+        }
         #[allow(clippy::cast_possible_truncation)] // a ring's size at most
-        let more = larger.max(two.next_power_of_two()).min(size as u64) as u32;
-        if !may_grow((more - self.window) as usize) {
-            return;
+        let allowed = (allow(wanted).min(size) as u32).max(self.least);
+        if allowed > self.window {
+            self.grow(w, allowed);
+        } else {
+            self.usable = allowed;
+            if allowed < self.window {
+                self.shrink_to(w, allowed);
+            }
+        }
+    }
+
+    /// Grows the window to `more` bytes.
+    fn grow<W: Words>(&mut self, w: &DmbWords<W>, more: u32) {
+        if self.consumed < self.barrier && self.cap == FROM_LARGER {
+            return; // the larger window would cover what is unread in the one before
         }
         // Everything unread lies in the old window; `head` must come right behind it.
         let is_empty = self.consumed >= self.ring_head;
@@ -384,6 +410,23 @@ impl Tx {
         let shift = old.wrapping_sub(self.head as u32) & (more - 1);
         if self.declare_window(w, more, shift) {
             self.cap = self.head + u64::from(more - old);
+        }
+    }
+
+    /// Shrinks the window to its first `less` bytes, unless something unread lies there.
+    fn shrink_to<W: Words>(&mut self, w: &DmbWords<W>, less: u32) {
+        let unread = self.ring_head.saturating_sub(self.consumed);
+        #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
+        let first = (self.consumed as u32).wrapping_add(self.shift) & (self.window - 1);
+        let is_behind = first >= less && u64::from(first) + unread <= u64::from(self.window);
+        // The receiver may hold bytes of both windows, and takes no more of them than the new window has.
+        let are_few = self.in_flight() <= u64::from(less);
+        if are_few && self.consumed >= self.barrier && (unread == 0 || is_behind) {
+            #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
+            let shift = (self.head as u32).wrapping_neg() & (less - 1);
+            if self.declare_window(w, less, shift) {
+                self.cap = FROM_LARGER;
+            }
         }
     }
 
@@ -404,7 +447,7 @@ impl Tx {
         }
         self.declared_at = self.head + 1;
         self.barrier = self.ring_head;
-        (self.window, self.shift) = (window, shift);
+        (self.window, self.usable, self.shift) = (window, window, shift);
         self.write_run(w, self.head, self.head);
         true
     }

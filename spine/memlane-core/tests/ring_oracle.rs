@@ -22,7 +22,9 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (amount(), kernel()).prop_map(|(n, kernel)| Op::Send { n, kernel }),
         3 => (amount(), kernel()).prop_map(|(n, kernel)| Op::SendTcp { n, kernel }),
         2 => (amount(), amount()).prop_map(|(n, used)| Op::Reserve { n, used }),
-        10 => amount().prop_map(|n| Op::Recv { n }),
+        9 => amount().prop_map(|n| Op::Recv { n }),
+        2 => amount().prop_map(|n| Op::Hold { n }),
+        2 => Just(Op::Release),
         2 => Just(Op::Park),
         1 => Just(Op::Trim),
         4 => Just(Op::Unpark),
@@ -50,7 +52,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 #[test]
 fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
     let config = ProptestConfig {
-        cases: 2000,
+        cases: 100_000,
         failure_persistence: None,
         ..ProptestConfig::default()
     };
@@ -89,7 +91,9 @@ fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
         drained,
         sheds,
         grown,
+        bounded,
         shrunk,
+        held,
         straightened,
     } = total;
     for n in [
@@ -103,7 +107,9 @@ fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
         drained,
         sheds,
         grown,
+        bounded,
         shrunk,
+        held,
         straightened,
     ] {
         assert!(

@@ -29,10 +29,6 @@ mod off {
     #[inline(always)]
     pub fn at(_: Step) {}
 
-    /// Nothing.
-    #[inline(always)]
-    pub fn at_change(_: Step, _: usize, _: usize) {}
-
     /// As many as they are: only a fault has half of them done first.
     #[inline(always)]
     pub fn half(_: Step, len: usize) -> usize {

@@ -81,13 +81,6 @@ pub fn at(step: Step) {
     }
 }
 
-/// The process is at this step, if what it has just done was more than nothing.
-pub fn at_change(step: Step, before: usize, after: usize) {
-    if before != after {
-        at(step);
-    }
-}
-
 /// How many of `len` bytes are to be done before the process is at this step, if it is to fail there.
 pub fn half(step: Step, len: usize) -> usize {
     let due = STEP.load(Ordering::Acquire) == step as u32 + 1 && LEFT.load(Ordering::Acquire) == 1;

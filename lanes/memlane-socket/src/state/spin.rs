@@ -539,20 +539,17 @@ mod tests {
         runnable::PRETENDED_CPUS.store(1, Ordering::Relaxed);
         let budget = 10_000 * PROCESS.ticks_per_us.load(Ordering::Relaxed);
         // Others want this CPU, too: of many waits, some find it free.
-        let looks = (0..200).map(|_| {
+        let mut looks = (0..2000).map(|_| {
             let mut looks = 0;
             let never = || {
                 looks += 1;
                 false
             };
             assert_eq!(turn(budget, false, never, || 0), Spun::Nothing);
+            assert!(looks >= 2, "one look before the yield, one behind it");
             looks
         });
-        assert_eq!(
-            looks.min(),
-            Some(2),
-            "one look before the yield, one behind it"
-        );
+        assert!(looks.any(|looks| looks == 2));
         runnable::PRETENDED_CPUS.store(0, Ordering::Relaxed);
     }
 

@@ -96,11 +96,12 @@ fn a_window_that_may_not_grow_is_used_as_it_is_and_grows_when_it_may() {
     tx.activate_window(w, 0, 8);
     let (mut asked, mut declared) = (0, tx.declared);
     let mut room = |tx: &mut Tx, want, yes| {
-        let may_grow = |more| {
-            asked += more;
-            yes
+        let present = tx.window(SIZE);
+        let allow = |wanted| {
+            asked = wanted - present;
+            if yes { wanted } else { present }
         };
-        let room = tx.reserve_if(w, SIZE, want, may_grow);
+        let room = tx.reserve_if(w, SIZE, want, allow);
         if let Ok(Room::Ring(n)) = room {
             tx.commit(w, n);
         }

@@ -7,6 +7,7 @@ use memlane_core::region::Region;
 use memlane_core::ring::{MustTcp, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::Cpu;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// One step of either side.
 #[derive(Clone, Debug)]
@@ -30,6 +31,12 @@ pub(crate) enum Op {
     Recv {
         n: usize,
     },
+    /// The application takes up to `n` bytes, and uses those of the ring where they lie.
+    Hold {
+        n: usize,
+    },
+    /// The application lets go of the bytes that it uses in the ring.
+    Release,
     Park,
     /// Park; if that is all right, give the ring's bytes back.
     Trim,
@@ -57,7 +64,9 @@ pub(crate) struct Seen {
     pub(crate) drained: u64,
     pub(crate) sheds: u64,
     pub(crate) grown: u64,
+    pub(crate) bounded: u64,
     pub(crate) shrunk: u64,
+    pub(crate) held: u64,
     pub(crate) straightened: u64,
 }
 
@@ -71,8 +80,10 @@ pub(crate) struct Stream {
     in_flight: VecDeque<u8>,
     /// Bytes promised to TCP that the kernel has not taken.
     debt: usize,
-    /// The sender uses windows of the ring; these need runs too.
-    windowed: bool,
+    /// The sender's first window; 0: it uses the whole ring, always. Windows need runs, too.
+    least: u32,
+    /// Places in the ring that the application uses, and the bytes that lie there.
+    held: Vec<(Stretch, Vec<u8>)>,
     sent: u64,
     got: u64,
     pub(crate) seen: Seen,
@@ -115,11 +126,19 @@ impl Stream {
             tcp,
             in_flight,
             debt: 0,
-            windowed: least > 0,
+            least,
+            held: Vec::new(),
             sent: before,
             got: before,
             seen: Seen::default(),
         }
+    }
+
+    /// The window that the sender declared last.
+    fn declared_window(&self) -> u32 {
+        let words = self.words();
+        let last = words.sent.0.runs_declared.load(Relaxed).wrapping_sub(1);
+        words.windows.0[last as usize % RUNS].len.load(Relaxed)
     }
 
     fn words<'a>(&self) -> &'a DmbWords<Cpu> {
@@ -144,6 +163,8 @@ impl Stream {
             Op::Recv { n } => {
                 self.receive(n);
             }
+            Op::Hold { n } => self.hold(n),
+            Op::Release => self.release(),
             Op::Park => self.park(PARKED),
             Op::Trim => self.trim(),
             Op::Unpark => self.rx.unpark(self.words()),
@@ -186,27 +207,34 @@ impl Stream {
     /// `n` bytes to send, of which the copy into the ring gives only `used`.
     fn send(&mut self, n: usize, used: usize, kernel: usize) {
         let unconsumed = self.in_flight.len();
-        let window = self.tx.window(self.size);
-        let mut asked = 0;
-        let may_grow = |more| {
-            asked = more;
-            !n.is_multiple_of(5) // where memory is scarce
+        let (window, declared) = (self.tx.window(self.size), self.declared_window());
+        let mut allowed = window;
+        let allow = |wanted: usize| {
+            assert!(wanted >= window);
+            allowed = match n % 7 {
+                0 => window,                  // memory is scarce
+                1 | 2 => (window / 4).max(1), // others need the room
+                _ => wanted,
+            };
+            allowed
         };
         let answer = self
             .tx
-            .reserve_if(self.words(), self.size, n, may_grow)
+            .reserve_if(self.words(), self.size, n, allow)
             .expect("an honest receiver");
         let now = self.tx.window(self.size);
-        if now > window {
-            assert_eq!(now - window, asked, "more than was asked about");
-            assert!(!n.is_multiple_of(5), "grown, though it must not");
-        }
+        assert!(
+            now <= allowed.max(self.least as usize) || self.least == 0,
+            "more than is allowed"
+        );
         self.seen.grown += u64::from(now > window);
+        self.seen.bounded += u64::from(now < window);
+        self.seen.shrunk += u64::from(self.declared_window() < declared);
         match answer {
             Room::Ring(room) => {
                 assert_eq!(self.debt, 0, "the ring would overtake unpaid TCP bytes");
                 // In a window that has just grown, what is unread on TCP takes no room.
-                let beside = if self.windowed { self.tcp.len() } else { 0 };
+                let beside = if self.least > 0 { self.tcp.len() } else { 0 };
                 assert!(
                     room <= n && room + unconsumed - beside <= now,
                     "room for what is not there"
@@ -221,7 +249,9 @@ impl Stream {
             Room::Full => {
                 // A smaller window waits for what lies in the larger one; growth waits for the slots of runs.
                 assert!(
-                    n == 0 || unconsumed >= if self.windowed { 1 } else { self.size },
+                    n == 0
+                        || !self.held.is_empty()
+                        || unconsumed >= if self.least > 0 { 1 } else { self.size },
                     "full without bytes"
                 );
                 self.seen.full += 1;
@@ -247,7 +277,9 @@ impl Stream {
             }
             MustTcp::RunsFull => {
                 assert!(
-                    self.windowed || self.in_flight.len() >= 2 * (RUNS - 3),
+                    self.least > 0
+                        || !self.held.is_empty()
+                        || self.in_flight.len() >= 2 * (RUNS - 3),
                     "few bytes cannot fill the run list"
                 );
                 self.seen.runs_full += 1;
@@ -316,6 +348,39 @@ impl Stream {
 
     /// Takes up to `n` bytes; how many there were.
     pub(crate) fn receive(&mut self, n: usize) -> usize {
+        let bytes = self.take(n);
+        self.rx.took(self.words(), bytes.len() as u64);
+        bytes.len()
+    }
+
+    /// Takes up to `n` bytes. Those that lie in the ring stay there until [`Stream::release`].
+    fn hold(&mut self, n: usize) {
+        let is_ring = matches!(self.rx.next(self.words(), self.size), Ok(Next::Ring(_)));
+        let before = self.rx;
+        let bytes = self.take(n);
+        if !is_ring {
+            self.rx.took(self.words(), bytes.len() as u64);
+            return;
+        }
+        let (a, b) = before.stretches(self.size, bytes.len());
+        let (first, second) = bytes.split_at(a.len);
+        self.held
+            .extend([(a, first.to_vec()), (b, second.to_vec())]);
+        self.rx.took_to_hold(bytes.len() as u64);
+        self.seen.held += bytes.len() as u64;
+    }
+
+    fn release(&mut self) {
+        for (place, bytes) in std::mem::take(&mut self.held) {
+            let mut now = vec![0; place.len];
+            // SAFETY: `now` is writable for its length.
+            assert!(unsafe { self.ring().copy_out(place.at, now.as_mut_ptr(), place.len) });
+            assert_eq!(now, bytes, "written over while in use");
+        }
+        self.rx.release_to(self.words(), self.got);
+    }
+
+    fn take(&mut self, n: usize) -> Vec<u8> {
         let bytes = match self
             .rx
             .next(self.words(), self.size)
@@ -338,8 +403,7 @@ impl Stream {
         let want: Vec<u8> = self.in_flight.drain(..bytes.len()).collect();
         assert_eq!(bytes, want, "at {}", self.got);
         self.got += bytes.len() as u64;
-        self.rx.took(self.words(), bytes.len() as u64);
-        bytes.len()
+        bytes
     }
 
     fn take_ring(&self, n: usize) -> Vec<u8> {
@@ -392,6 +456,7 @@ impl Stream {
 
     /// The kernel takes what is owed, the application takes everything.
     pub(crate) fn finish(&mut self) {
+        self.release();
         if self.debt > 0 {
             self.by_tcp(self.debt, usize::MAX);
         }
@@ -422,7 +487,9 @@ impl Seen {
         self.drained += one.drained;
         self.sheds += one.sheds;
         self.grown += one.grown;
+        self.bounded += one.bounded;
         self.shrunk += one.shrunk;
+        self.held += one.held;
         self.straightened += one.straightened;
     }
 }

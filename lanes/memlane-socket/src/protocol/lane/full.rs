@@ -4,9 +4,11 @@ use super::looped::{Looped, looped};
 use super::room::is_full;
 use crate::hooks::calls::io;
 use crate::hooks::wait::{epoll, poll};
+use crate::state::guard::lock_tx;
 use crate::state::{large, process, sets};
 use core::sync::atomic::Ordering;
 use libc::pollfd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Sends pieces of 64 KiB that do not wait, until the ring is full. Returns the number of bytes sent.
@@ -46,6 +48,18 @@ fn writable(l: &Looped, ms: i32) -> bool {
     asked == 1 && p.revents == libc::POLLOUT
 }
 
+/// A looped connection whose stream alone uses a large window.
+fn alone() -> (MutexGuard<'static, ()>, Looped) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    (alone, looped())
+}
+
+fn window(l: &Looped) -> usize {
+    let size = l.conn.tx_size.load(Ordering::Relaxed) as usize;
+    lock_tx(&l.conn).unwrap().window(size)
+}
+
 fn ends(l: Looped) {
     process::forget(l.fd);
     drop(l.conn);
@@ -53,7 +67,7 @@ fn ends(l: Looped) {
 
 #[test]
 fn a_full_ring_is_writable_again_when_a_quarter_of_it_is_free() {
-    let l = looped();
+    let (_alone, l) = alone();
     assert!(writable(&l, 0));
     let sent = fill(&l);
     receive(&l, sent); // the window has grown
@@ -80,7 +94,7 @@ fn reported(epfd: i32, ms: i32) -> bool {
 
 #[test]
 fn an_edge_for_room_is_reported_even_if_the_ring_is_full_again_by_then() {
-    let l = looped();
+    let (_alone, l) = alone();
     fill(&l);
     // SAFETY: no pointers are passed.
     let epfd = unsafe { libc::epoll_create1(0) };
@@ -108,7 +122,7 @@ fn an_edge_for_room_is_reported_even_if_the_ring_is_full_again_by_then() {
 
 #[test]
 fn what_tcp_once_refused_does_not_hide_that_the_ring_has_room() {
-    let l = looped();
+    let (_alone, l) = alone();
     let sent = fill(&l);
     receive(&l, sent); // the window has grown
     l.conn.shared().tx_blocked.store(1, Ordering::Relaxed);
@@ -121,7 +135,7 @@ fn what_tcp_once_refused_does_not_hide_that_the_ring_has_room() {
 
 #[test]
 fn a_wait_naps_until_there_is_room() {
-    let l = looped();
+    let (_alone, l) = alone();
     let sent = fill(&l);
     receive(&l, sent); // the window has grown
     let sent = fill(&l);
@@ -142,7 +156,7 @@ fn a_wait_naps_until_there_is_room() {
 
 #[test]
 fn a_wait_lasts_its_time_where_ring_and_tcp_are_full() {
-    let l = looped();
+    let (_alone, l) = alone();
     let sent = fill(&l);
     receive(&l, sent); // the window has grown
     fill(&l);
@@ -158,7 +172,7 @@ fn a_wait_lasts_its_time_where_ring_and_tcp_are_full() {
 
 #[test]
 fn tcp_takes_over_from_a_ring_that_nobody_reads() {
-    let l = looped();
+    let (_alone, l) = alone();
     let sent = fill(&l);
     std::thread::sleep(Duration::from_millis(15));
     assert!(!is_full(&l.conn) && writable(&l, 0));
@@ -179,7 +193,7 @@ fn tcp_takes_over_from_a_ring_that_nobody_reads() {
 
 #[test]
 fn large_windows_are_counted_once_and_given_back() {
-    let l = looped();
+    let (_alone, l) = alone();
     let ring = 1 << 20;
     for _ in 0..100_000 {
         assert!(large::allows(&l.conn, ring, ring));
@@ -189,4 +203,49 @@ fn large_windows_are_counted_once_and_given_back() {
     assert!(large::allows(&l.conn, 256 * 1024, whole), "not large");
     assert!(!large::allows(&l.conn, ring, whole), "all of the memory");
     ends(l);
+}
+
+#[test]
+fn streams_that_fill_their_rings_share_the_room_of_one() {
+    let (_alone, first) = alone();
+    let fill_and_receive = |l: &Looped| receive(l, fill(l));
+    (0..3).for_each(|_| fill_and_receive(&first));
+    assert_eq!(window(&first), 4 << 20);
+    let all: Vec<Looped> = (0..7).map(|_| looped()).chain([first]).collect();
+    for _ in 0..4 {
+        all.iter().for_each(fill_and_receive);
+    }
+    let windows: Vec<usize> = all.iter().map(window).collect();
+    assert!(windows.iter().sum::<usize>() <= 4 << 20, "{windows:?}");
+    // The others are idle now, although their connections live.
+    std::thread::sleep(Duration::from_millis(150));
+    (0..3).for_each(|_| fill_and_receive(&all[0]));
+    assert_eq!(window(&all[0]), 4 << 20);
+    all.into_iter().for_each(ends);
+}
+
+#[test]
+fn a_full_ring_whose_window_must_shrink_loses_nothing_and_goes_on() {
+    let (_alone, l) = alone();
+    (0..3).for_each(|_| receive(&l, fill(&l)));
+    let other = looped();
+    receive(&l, fill(&l) / 2); // half of the large window is unread
+    let mut left = window(&l) / 2;
+    receive(&other, fill(&other));
+    receive(&other, fill(&other));
+    // What is unread is more than the window may have now.
+    assert_eq!((fill(&l), window(&l)), (0, 1 << 20));
+    assert!(is_full(&l.conn) && !writable(&l, 0));
+    while left > 1 << 19 {
+        receive(&l, 1 << 18);
+        left -= 1 << 18;
+    }
+    assert!(writable(&l, 0));
+    for _ in 0..100 {
+        left += fill(&l);
+        assert!(left <= 1 << 20, "{left} bytes in a window of 1 MiB");
+        receive(&l, left);
+        left = 0;
+    }
+    [l, other].into_iter().for_each(ends);
 }

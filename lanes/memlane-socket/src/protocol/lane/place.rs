@@ -4,7 +4,7 @@
 use super::ending::cut;
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::room::{self, Waited};
-use super::send::{TCP_PIECE, look_for_death, publish};
+use super::send::{TCP_PIECE, can_grow, look_for_death, publish, show_change};
 use super::{copying, misbehaved, naps, outbox, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
@@ -320,18 +320,19 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
     let want = want.min(ring.len());
     let room = held.straighten(words, ring.len(), want);
     let window = held.window(ring.len());
-    let mut asked = false;
-    let may_grow = |more| {
-        asked = true;
-        large::allows(conn, window + more, ring.len())
-            && conn.cost.allows(more, ring.len())
-            && memory::allows_window(&ring, window, more)
+    let allow = |wanted| {
+        // A place must hold what it is asked for, so it does not depend on what other streams do.
+        let fits = |wanted| {
+            large::allows(conn, wanted, ring.len()) && can_grow(conn, &ring, window, wanted)
+        };
+        if wanted <= window || fits(wanted) {
+            wanted
+        } else {
+            window
+        }
     };
-    let reserved = room.and_then(|()| held.reserve_if(words, ring.len(), want, may_grow));
-    if asked {
-        crate::state::stats::show_window(conn, held.window(ring.len()));
-    }
-    faults::at_change(Step::WindowGrown, window, held.window(ring.len()));
+    let reserved = room.and_then(|()| held.reserve_if(words, ring.len(), want, allow));
+    show_change(conn, window, held.window(ring.len()));
     match reserved {
         Ok(Room::Ring(n)) => {
             faults::at(Step::PlaceGiven);

@@ -338,18 +338,16 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
         }
     }
     let window = held.window(ring.len());
-    let mut asked = false;
-    let may_grow = |more| {
-        asked = true;
-        large::allows(conn, window + more, ring.len())
-            && conn.cost.allows(more, ring.len())
-            && memory::allows_window(&ring, window, more)
+    let allow = |wanted| {
+        let wanted = large::window(conn, wanted, ring.len(), now);
+        if wanted <= window || can_grow(conn, &ring, window, wanted) {
+            wanted
+        } else {
+            window
+        }
     };
-    let reserved = held.reserve_if(words, ring.len(), cursor.left(), may_grow);
-    if asked {
-        crate::state::stats::show_window(conn, held.window(ring.len()));
-    }
-    faults::at_change(Step::WindowGrown, window, held.window(ring.len()));
+    let reserved = held.reserve_if(words, ring.len(), cursor.left(), allow);
+    show_change(conn, window, held.window(ring.len()));
     let n = match reserved {
         Ok(Room::Ring(n)) => n,
         Ok(Room::Full) => return Turn::Full,
@@ -391,6 +389,27 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
     }
     publish(conn, &mut held, words, put, || now);
     Turn::Some
+}
+
+/// Is there memory for a window of `to` bytes of this ring, which now has `from`?
+#[cold]
+pub(super) fn can_grow(conn: &Conn, ring: &SharedBytes, from: usize, to: usize) -> bool {
+    let more = to.saturating_sub(from);
+    conn.cost.allows(more, ring.len()) && memory::allows_window(ring, from, more)
+}
+
+/// Shows a window that had `before` bytes before this send.
+#[inline]
+pub(super) fn show_change(conn: &Conn, before: usize, now: usize) {
+    if now != before {
+        crate::state::stats::show_window(conn, now);
+        let grown = now > before;
+        faults::at(if grown {
+            Step::WindowGrown
+        } else {
+            Step::WindowShrunk
+        });
+    }
 }
 
 /// Copies the next `n` bytes to where they belong in the ring. Returns how many it has copied: all, unless a device has failed.
@@ -520,10 +539,7 @@ fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended:
         let size = ring.len();
         let window = held.window(size);
         held.promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
-        faults::at_change(Step::WindowShrunk, window, held.window(size));
-        if held.window(size) != window {
-            crate::state::stats::show_window(conn, held.window(size));
-        }
+        show_change(conn, window, held.window(size));
         faults::at(Step::RunDeclared);
     }
     let mut list = [iovec {
