@@ -361,6 +361,8 @@ impl Tx {
         Ok(self.consumed < self.ring_head)
     }
 
+    /// Room for the next bytes. All bytes in flight count, by either lane, also while a larger window has room behind the
+    /// old one: the receiver may hold them (`Rx::took_to_hold`), and refuses more than its window has.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // at most size
     fn room(&self, size: usize) -> usize {
