@@ -52,7 +52,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 #[test]
 fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
     let config = ProptestConfig {
-        cases: 100_000,
+        cases: 3000,
         failure_persistence: None,
         ..ProptestConfig::default()
     };
