@@ -287,7 +287,13 @@ impl Tx {
     pub fn room_from(&self, size: usize, want: usize) -> u64 {
         let window = self.window(size) as u64;
         let room = (want as u64).clamp(window / 4, window);
-        (self.head + room).saturating_sub(window).max(self.barrier)
+        let from = (self.head + room).saturating_sub(window);
+        // A window that has shrunk has its room beside what is unread in the one before.
+        if self.cap == FROM_LARGER {
+            from
+        } else {
+            from.max(self.barrier)
+        }
     }
 
     /// Publishes the first `n` of the bytes that [`Tx::reserve`] has reserved; more follow. [`Tx::commit`] must end it.
@@ -415,13 +421,13 @@ impl Tx {
         }
     }
 
-    /// Shrinks the window to its first `less` bytes, unless something unread lies there.
+    /// Shrinks the window to its first `less` bytes, once nothing unread lies there and no more than that is unread. The
+    /// second condition is for speed only: while more is unread, the smaller window would have no room anyway.
     fn shrink_to<W: Words>(&mut self, w: &DmbWords<W>, less: u32) {
         let unread = self.ring_head.saturating_sub(self.consumed);
         #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
         let first = (self.consumed as u32).wrapping_add(self.shift) & (self.window - 1);
         let is_behind = first >= less && u64::from(first) + unread <= u64::from(self.window);
-        // The receiver may hold bytes of both windows, and takes no more of them than the new window has.
         let are_few = self.in_flight() <= u64::from(less);
         if are_few && self.consumed >= self.barrier && (unread == 0 || is_behind) {
             #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it

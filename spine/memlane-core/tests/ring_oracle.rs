@@ -93,6 +93,7 @@ fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
         grown,
         bounded,
         shrunk,
+        made_room,
         held,
         straightened,
     } = total;
@@ -109,6 +110,7 @@ fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
         grown,
         bounded,
         shrunk,
+        made_room,
         held,
         straightened,
     ] {

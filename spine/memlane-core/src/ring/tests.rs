@@ -119,6 +119,47 @@ fn a_window_that_may_not_grow_is_used_as_it_is_and_grows_when_it_may() {
 }
 
 #[test]
+fn a_window_that_others_need_begins_at_the_first_byte_again_once_nothing_unread_lies_there() {
+    let region = Region::create(c"shrink", DMB_WORDS_LEN, false).unwrap();
+    // SAFETY: atomics only; the region outlives the reference.
+    let w = unsafe { region.words::<DmbWords<Cpu>>(0).unwrap().as_ref() };
+    let (mut tx, mut rx) = (Tx::default(), Rx::default());
+    rx.prepare(w);
+    rx.unpark(w);
+    tx.activate_window(w, 0, 8);
+    let put = |tx: &mut Tx, want, allowed: usize| {
+        let room = tx.reserve_if(w, SIZE, want, |_| allowed);
+        let Ok(Room::Ring(n)) = room else {
+            assert_eq!(room, Ok(Room::Full));
+            return None;
+        };
+        let (at, _) = tx.stretches(SIZE, n);
+        tx.commit(w, n);
+        Some((at.at, n))
+    };
+    let take = |rx: &mut Rx, n| {
+        assert!(matches!(rx.next(w, SIZE), Ok(Next::Ring(len)) if len >= n));
+        let (at, _) = rx.stretches(SIZE, n);
+        rx.took(w, n as u64);
+        at.at
+    };
+    assert_eq!(put(&mut tx, 40, 64), Some((0, 40)));
+    // 40 bytes are unread, more than the smaller window has.
+    assert_eq!(put(&mut tx, 30, 16), None);
+    assert_eq!(tx.window(SIZE), 16);
+    assert_eq!(take(&mut rx, 10), 0);
+    assert_eq!(put(&mut tx, 4, 16), None, "30 are unread");
+    assert_eq!(take(&mut rx, 18), 10);
+    // 12 are unread, from position 28 on: there is room for 4 more, at the beginning.
+    assert_eq!(put(&mut tx, 30, 16), Some((0, 4)));
+    // The larger window would cover what is unread in the one before.
+    assert_eq!(put(&mut tx, 30, 64), None);
+    assert_eq!((take(&mut rx, 12), take(&mut rx, 4)), (28, 0));
+    assert_eq!(put(&mut tx, 30, 64), Some((0, 30)));
+    assert_eq!((take(&mut rx, 30), tx.window(SIZE)), (0, 64));
+}
+
+#[test]
 fn the_count_of_runs_may_wrap() {
     let region = Region::create(c"wrap", DMB_WORDS_LEN, false).unwrap();
     // SAFETY: atomics only; the region outlives the reference.

@@ -66,6 +66,7 @@ pub(crate) struct Seen {
     pub(crate) grown: u64,
     pub(crate) bounded: u64,
     pub(crate) shrunk: u64,
+    pub(crate) made_room: u64,
     pub(crate) held: u64,
     pub(crate) straightened: u64,
 }
@@ -229,7 +230,7 @@ impl Stream {
         );
         self.seen.grown += u64::from(now > window);
         self.seen.bounded += u64::from(now < window);
-        self.seen.shrunk += u64::from(self.declared_window() < declared);
+        self.seen.made_room += u64::from(self.declared_window() < declared);
         match answer {
             Room::Ring(room) => {
                 assert_eq!(self.debt, 0, "the ring would overtake unpaid TCP bytes");
@@ -489,6 +490,7 @@ impl Seen {
         self.grown += one.grown;
         self.bounded += one.bounded;
         self.shrunk += one.shrunk;
+        self.made_room += one.made_room;
         self.held += one.held;
         self.straightened += one.straightened;
     }

@@ -222,6 +222,11 @@ fn streams_that_fill_their_rings_share_the_room_of_one() {
     (0..3).for_each(|_| fill_and_receive(&all[0]));
     assert_eq!(window(&all[0]), 4 << 20);
     all.into_iter().for_each(ends);
+    // A connection that is over shares no more.
+    let next = looped();
+    (0..3).for_each(|_| fill_and_receive(&next));
+    assert_eq!(window(&next), 4 << 20);
+    ends(next);
 }
 
 #[test]
