@@ -83,7 +83,7 @@ steps! {
         Waking "waking" Both "The receiver is about to say that it is awake.";
         Awake "awake" Both "The peer may use the ring.";
         WindowGrown "window-grown" Both "A larger window of the ring has been declared; no byte lies there yet.";
-        WindowShrunk "window-shrunk" Both "A smaller window has been declared: of a trimmed ring, with the run that wakes the receiver, or to make room for other streams.";
+        WindowShrunk "window-shrunk" Both "The window has become smaller: that of a trimmed ring, with the run that wakes the receiver, or one that makes room for other streams.";
         WritingSet "writing-set" Both "`writing` is set, no byte has been copied.";
         HalfCopied "half-copied" Both "Half of the bytes lie in the ring.";
         Copied "copied" Both "All bytes lie in the ring; they are not published.";

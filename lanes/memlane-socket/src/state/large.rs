@@ -146,7 +146,7 @@ fn has_memory(conn: &Conn, ring: usize) -> bool {
     taken.is_ok()
 }
 
-/// An equal part of the room for each of so many streams, in bytes: at least [`SMALL`].
+/// The part of a room of `room` bytes that each of `streams` streams gets, in bytes: at least [`SMALL`].
 fn part(room: usize, streams: usize) -> usize {
     let mut part = room;
     while part * streams > room {
