@@ -350,6 +350,32 @@ static void quickack_and_friends(void) {
     finish();
 }
 
+/* Time stamps are what only TCP has: whatever carried the bytes until now, TCP does from here on. */
+static void go_on_by_tcp(int fd) {
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 0);
+    exchange(fd);
+}
+
+static void window_clamp_that_the_program_sets(void) {
+    int fd = pair();
+    set_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 20000);
+    say("clamp %d", get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
+    exchange(fd);
+    go_on_by_tcp(fd);
+    say("clamp %d", get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
+    finish();
+}
+
+/* Nobody sets it: the kernel has it follow the receive buffer, and a stream is slow where it does not. */
+static void window_clamp_that_the_kernel_sets(void) {
+    int fd = pair();
+    go_on_by_tcp(fd);
+    say("a third of the buffer: %d",
+        get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP) >= get_int(fd, SOL_SOCKET, SO_RCVBUF) / 3);
+    finish();
+}
+
 const struct one_case cases[] = {
 #define CASE(name) {#name, name, 0}
 #define ALONE(name) {#name, name, NO_THREAD}
@@ -369,5 +395,7 @@ const struct one_case cases[] = {
     ALONE(sigio_on_arrival),
     ALONE(sigio_by_ioctl),
     CASE(quickack_and_friends),
+    CASE(window_clamp_that_the_program_sets),
+    CASE(window_clamp_that_the_kernel_sets),
     {NULL, NULL, 0},
 };

@@ -458,6 +458,8 @@ pub const SEEN_INQ: u32 = 512;
 /// Flag: the peer runs on another machine. No futex wakes it, and its clock and the numbers of its CPUs are others. Set before
 /// the lane opens.
 pub const SEEN_ACROSS: u32 = 1024;
+/// Bit of `Conn::seen`: the program has set `TCP_WINDOW_CLAMP` (see `lane::tune`).
+pub const SEEN_CLAMPED: u32 = 2048;
 /// Bit of `Conn::seen`: the connection has carried data, so it is established.
 pub const SEEN_DATA: u32 = 2;
 

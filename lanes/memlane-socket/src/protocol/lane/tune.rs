@@ -1,7 +1,7 @@
 //! TCP options that an open lane sets on the socket, and restores when it ends. The program still sees and sets its own
 //! values.
 
-use crate::state::conn::{Conn, RxMode, SEEN_INQ, SEEN_WIDENED, TUNED, TxMode};
+use crate::state::conn::{Conn, RxMode, SEEN_CLAMPED, SEEN_INQ, SEEN_WIDENED, TUNED, TxMode};
 use core::sync::atomic::Ordering;
 use memlane_sys::sock::{self, Peeked};
 
@@ -23,16 +23,29 @@ const SENDERS: usize = 1;
 /// Sets the options when the lane opens.
 pub fn tune(conn: &Conn) {
     let fd = conn.fd.load(Ordering::Relaxed);
-    widen_window(conn);
     // A socket has it from its listener, too.
     if sock::option::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_INQ) == Ok(1) {
         conn.seen.fetch_or(SEEN_INQ, Ordering::Relaxed);
     }
-    for ((name, value), own) in OPTIONS.iter().zip(&conn.tuned) {
+    for ((name, _), own) in OPTIONS.iter().zip(&conn.tuned) {
         let before = sock::option::<i32>(fd, libc::IPPROTO_TCP, *name).unwrap_or(0);
         own.store(before, Ordering::Relaxed);
-        let _ = sock::set_option(fd, libc::IPPROTO_TCP, *name, *value);
     }
+    if conn.tuned[SENDERS].load(Ordering::Relaxed) < least_clamp(fd) {
+        conn.seen.fetch_or(SEEN_CLAMPED, Ordering::Relaxed);
+    }
+    widen_window(conn);
+    for (name, value) in OPTIONS {
+        let _ = sock::set_option(fd, libc::IPPROTO_TCP, name, value);
+    }
+}
+
+/// The least clamp that the kernel itself gives a socket with this receive buffer, nearly.
+///
+/// The kernel sets the clamp to the share of the buffer that it takes for payload: `tcp_win_from_space`, half at first,
+/// and more where segments are large. It is a little less than half for a while, after a program has set `SO_RCVBUF`.
+fn least_clamp(fd: i32) -> i32 {
+    sock::option::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0) / 8 * 3
 }
 
 /// Widens TCP's receive window once.
@@ -75,9 +88,26 @@ pub fn rx_ended(conn: &Conn, mode: RxMode) {
 fn restore(conn: &Conn, which: core::ops::Range<usize>) {
     let fd = conn.fd.load(Ordering::Relaxed);
     for i in which {
+        let name = OPTIONS[i].0;
         let own = conn.tuned[i].load(Ordering::Relaxed);
-        let _ = sock::set_option(fd, libc::IPPROTO_TCP, OPTIONS[i].0, own);
+        let value = if name == libc::TCP_WINDOW_CLAMP {
+            clamp_after(conn, own)
+        } else {
+            own
+        };
+        let _ = sock::set_option(fd, libc::IPPROTO_TCP, name, value);
     }
+}
+
+/// The clamp for a socket whose lane has ended: the program's, or as the kernel would have it by now.
+///
+/// The kernel raises the clamp only when it enlarges the receive buffer. That has grown meanwhile ([`widen_window`]), so the
+/// clamp from before would stay, and the stream would have the window of a young connection for good.
+fn clamp_after(conn: &Conn, own: i32) -> i32 {
+    if conn.seen.load(Ordering::Relaxed) & SEEN_CLAMPED != 0 {
+        return own;
+    }
+    own.max(least_clamp(conn.fd.load(Ordering::Relaxed)))
 }
 
 /// Keeps a value that the program sets for later, if the lane holds this option. Returns whether it does.
@@ -91,6 +121,7 @@ pub fn set_by_program(conn: &Conn, name: i32, value: i32) -> bool {
     let value = if name == libc::TCP_NODELAY {
         i32::from(value != 0)
     } else {
+        conn.seen.fetch_or(SEEN_CLAMPED, Ordering::Relaxed);
         value
     };
     conn.tuned[i].store(value, Ordering::Relaxed);
