@@ -5,6 +5,7 @@ mod nbd_support;
 
 use memlane_block::volume::mem::MemVolume;
 use memlane_block::volume::{Done, Errno, Info, Io, Lease, Queue, Volume};
+use memlane_block_frontends::nbd::wire::cmd;
 use nbd_support::{PATIENCE, Served};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -160,4 +161,26 @@ fn a_connection_works_for_what_is_under_way_before_it_sleeps() {
     // With nothing under way, it does not.
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(counts.lingers.load(Ordering::SeqCst), lingers);
+}
+
+#[test]
+fn a_connection_takes_a_payload_that_comes_before_it_works_for_what_is_under_way() {
+    let (served, counts) = counted(true);
+    let mut raw = served.client(true);
+    let payload = vec![7; SIZE as usize];
+    let (most, rest) = payload.split_at(payload.len() / 8 * 7);
+    let len = u32::try_from(SIZE).unwrap();
+    let cookie = raw.ask(cmd::WRITE, 0, 0, len, most);
+    let begin = Instant::now();
+    // A queue is asked only while something is under way: the first pieces of the payload.
+    while counts.reaps.load(Ordering::SeqCst) == 0 {
+        assert!(begin.elapsed() < PATIENCE, "no piece was given out");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(counts.lingers.load(Ordering::SeqCst), 0);
+    raw.send(rest);
+    let (told, reply) = raw.reply();
+    assert_eq!((told, reply.error), (cookie, 0));
+    assert!(counts.lingers.load(Ordering::SeqCst) > 0);
 }

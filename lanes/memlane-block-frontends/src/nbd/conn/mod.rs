@@ -277,9 +277,12 @@ impl<'a> Conn<'a> {
         told && self.pending.is_empty() && self.until.is_none()
     }
 
-    /// Works for what the volume has, if that is likely to end soon.
+    /// Works for what the volume has, if that is likely to end soon. Not amid a payload: the client fills the socket
+    /// meanwhile, and would have to wait until it is emptied.
     fn linger(&mut self) -> bool {
-        !self.tasks.is_empty() && self.queue.linger(LINGER) && self.reap()
+        let payload_comes =
+            self.wants == Wants::Bytes && matches!(self.input, Input::Payload { .. });
+        !self.tasks.is_empty() && !payload_comes && self.queue.linger(LINGER) && self.reap()
     }
 
     /// Nothing under way, and nobody to tell.
