@@ -167,7 +167,7 @@ fn a_connection_works_for_what_is_under_way_before_it_sleeps() {
 fn a_connection_takes_a_payload_that_comes_before_it_works_for_what_is_under_way() {
     let (served, counts) = counted(true);
     let mut raw = served.client(true);
-    let payload = vec![7; SIZE as usize];
+    let payload = vec![7; usize::try_from(SIZE).unwrap()];
     let (most, rest) = payload.split_at(payload.len() / 8 * 7);
     let len = u32::try_from(SIZE).unwrap();
     let cookie = raw.ask(cmd::WRITE, 0, 0, len, most);
