@@ -350,12 +350,9 @@ static void quickack_and_friends(void) {
     finish();
 }
 
-/* Time stamps are what only TCP has: whatever carried the bytes until now, TCP does from here on. Single bytes: at its first
- * larger segments, the kernel sets the clamp anew, whoever has set it. */
-static void go_on_by_tcp(int fd) {
-    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
-    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 0);
-    for (int i = 0; i < 3; i++) {
+/* Single bytes: at its first larger segments, the kernel sets the clamp anew, whoever has set it. */
+static void single_bytes(int fd, int times) {
+    for (int i = 0; i < times; i++) {
         send_text(fd, "x");
         tell(P_TAKE, 1);
         tell_text("y");
@@ -363,11 +360,19 @@ static void go_on_by_tcp(int fd) {
     }
 }
 
+/* Time stamps are what only TCP has: whatever carried the bytes until now, TCP does from here on. */
+static void go_on_by_tcp(int fd) {
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 0);
+    single_bytes(fd, 3);
+}
+
+/* The value could be the kernel's own. Played cold, it is set before the lane opens. */
 static void window_clamp_that_the_program_sets(void) {
     int fd = pair();
-    set_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 20000);
+    set_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 60000);
     say("clamp %d", get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
-    exchange(fd);
+    single_bytes(fd, 30);
     go_on_by_tcp(fd);
     say("clamp %d", get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
     finish();

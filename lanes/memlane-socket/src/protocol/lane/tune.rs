@@ -112,16 +112,19 @@ fn clamp_after(conn: &Conn, own: i32) -> i32 {
 
 /// Keeps a value that the program sets for later, if the lane holds this option. Returns whether it does.
 pub fn set_by_program(conn: &Conn, name: i32, value: i32) -> bool {
+    if name == libc::TCP_WINDOW_CLAMP {
+        if value == 0 {
+            return false; // the kernel refuses this value
+        }
+        // Before the lane opens, too.
+        conn.seen.fetch_or(SEEN_CLAMPED, Ordering::Relaxed);
+    }
     let Some(i) = held(conn, name) else {
         return false;
     };
-    if name == libc::TCP_WINDOW_CLAMP && value == 0 {
-        return false; // the kernel refuses this value
-    }
     let value = if name == libc::TCP_NODELAY {
         i32::from(value != 0)
     } else {
-        conn.seen.fetch_or(SEEN_CLAMPED, Ordering::Relaxed);
         value
     };
     conn.tuned[i].store(value, Ordering::Relaxed);
