@@ -6,10 +6,15 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 /// The most naps that a connection skips after naps in vain.
 const SKIP_MOST: u32 = 64;
 
+/// The mark of a thread that naps, and for which another one [keeps](ReadNaps::keep) the socket open. Addresses of threads'
+/// states are even.
+const CLAIMED: usize = 1;
+
 /// The naps of the reads of one connection. Written relaxed by the threads that read: a lost update costs a nap.
 #[derive(Debug, Default)]
 pub struct ReadNaps {
-    /// The state of the thread that naps; 0: none does. It stays there if a handler has jumped out of the nap.
+    /// The address of the state of the thread that naps, or is about to park after a nap; 0: none does. It stays there if a
+    /// handler has jumped out of the nap. A thread that closes the socket adds [`CLAIMED`].
     sleeper: AtomicUsize,
     /// 1: the last nap was ended by news.
     useful: AtomicU32,
@@ -17,8 +22,8 @@ pub struct ReadNaps {
     vain: AtomicU32,
     /// The number of chances to nap that are skipped from now on.
     skip: AtomicU32,
-    /// A descriptor of the library for the socket, which another thread has closed under a nap; 0: none. Written by that
-    /// thread before it wakes the one that naps, which takes it.
+    /// A descriptor of the library for the socket, which another thread is closing under a nap; 0: none yet, −1: there is none
+    /// to be had. Written by that thread, behind its claim and before it wakes the one that naps, which takes it.
     kept: AtomicI32,
 }
 
@@ -32,10 +37,21 @@ impl ReadNaps {
         self.kept.store(0, Ordering::Relaxed);
     }
 
-    /// Does another thread nap?
-    pub fn is_another_asleep(&self) -> bool {
-        let sleeper = self.sleeper.load(Ordering::Acquire);
-        sleeper != 0 && sleeper != this_thread()
+    /// If another thread naps: promises it a descriptor, which [`Self::keep`] must leave.
+    pub fn claim(&self) -> bool {
+        let sleeper = self.sleeper.load(Ordering::Relaxed);
+        sleeper != 0
+            && sleeper & CLAIMED == 0
+            && sleeper != this_thread()
+            && self
+                .sleeper
+                .compare_exchange(
+                    sleeper,
+                    sleeper | CLAIMED,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
     }
 
     /// Is a descriptor left that nobody has taken?
@@ -43,14 +59,18 @@ impl ReadNaps {
         self.kept.load(Ordering::Acquire) != 0
     }
 
-    /// Leaves a descriptor for the thread that naps.
+    /// Leaves a descriptor for the thread that naps, or −1.
     pub fn keep(&self, fd: i32) {
         self.kept.store(fd, Ordering::Release);
     }
 
-    /// Takes the descriptor that another thread has left; 0: none.
-    pub fn take_kept(&self) -> i32 {
-        self.kept.swap(0, Ordering::AcqRel)
+    /// Takes back the descriptor, if the thread that napped has not come for it, and its claim; 0: none.
+    pub fn take_back(&self) -> i32 {
+        let kept = self.kept.swap(0, Ordering::AcqRel);
+        if kept != 0 {
+            self.sleeper.store(0, Ordering::Release);
+        }
+        kept
     }
 
     /// Was the last nap of this connection of use?
@@ -86,9 +106,29 @@ impl ReadNaps {
             || self.sleeper.load(Ordering::Relaxed) == me
     }
 
-    /// This thread naps no more.
-    pub fn give_back(&self) {
-        self.sleeper.store(0, Ordering::Release);
+    /// This thread naps no more. Returns the descriptor that another thread, which closes the socket, has kept for it; 0:
+    /// none, −1: none could be had.
+    pub fn give_back(&self) -> i32 {
+        let me = this_thread();
+        match self
+            .sleeper
+            .compare_exchange(me, 0, Ordering::Release, Ordering::Acquire)
+        {
+            Err(sleeper) if sleeper == me | CLAIMED => self.take_kept(sleeper),
+            _ => 0,
+        }
+    }
+
+    /// Waits for the descriptor that another thread is making, and takes it.
+    #[cold]
+    fn take_kept(&self, claimed: usize) -> i32 {
+        loop {
+            let kept = self.take_back();
+            if kept != 0 || self.sleeper.load(Ordering::Acquire) != claimed {
+                return kept; // 0: the other thread has lost its patience
+            }
+            memlane_sys::proc::yield_now();
+        }
     }
 }
 
@@ -127,16 +167,42 @@ mod tests {
         thread::tests::set_own_locator();
         let naps = ReadNaps::default();
         let another = |can: bool| {
-            let other = || (naps.take(), naps.is_another_asleep());
-            let took = std::thread::scope(|scope| scope.spawn(other).join());
-            assert_eq!(took.expect("it ends"), (can, !can));
+            let took = std::thread::scope(|scope| scope.spawn(|| naps.take()).join());
+            assert_eq!(took.expect("it ends"), can);
         };
         assert!(naps.take());
         another(false);
         assert!(naps.take(), "a handler has jumped out of the first nap");
-        assert!(!naps.is_another_asleep());
-        naps.give_back();
+        assert!(!naps.claim(), "it is this thread that naps");
+        assert_eq!(naps.give_back(), 0);
         another(true);
-        assert!(!naps.take() && naps.is_another_asleep());
+        assert!(!naps.take(), "the other thread's name is there");
+        assert_eq!(naps.give_back(), 0, "it is another's");
+        assert!(naps.claim(), "the other thread naps still");
+    }
+
+    #[test]
+    fn who_claims_a_nap_leaves_its_thread_a_descriptor() {
+        thread::tests::set_own_locator();
+        let naps = ReadNaps::default();
+        for _ in 0..200 {
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| {
+                    assert!(naps.take());
+                    naps.give_back()
+                });
+                let mut claimed = naps.claim();
+                while !claimed && !sleeper.is_finished() {
+                    claimed = naps.claim();
+                }
+                if claimed {
+                    assert!(!naps.claim(), "it is claimed");
+                    naps.keep(7);
+                }
+                let kept = sleeper.join().expect("it ends");
+                assert_eq!(kept, if claimed { 7 } else { 0 });
+            });
+            assert!(!naps.has_kept() && !naps.claim(), "nobody naps");
+        }
     }
 }

@@ -25,8 +25,12 @@ use memlane_sys::{fd, futex};
 /// The longest nap of a read, in microseconds. So much later than a plain read may it learn that its peer has died.
 const READ_US: u64 = 10_000;
 
+/// How long a thread that closes a socket waits for another, whose nap it has ended, in microseconds: it may be long before
+/// that one gets a CPU.
+const READER_US: u64 = 100_000;
+
 /// Naps until bytes come, in a read that may block and has found none. Returns whether it has napped and the caller should
-/// look again; if not, it parks.
+/// look again; if not, it parks. In both cases, the caller calls [`up`] before anything else may close the socket under it.
 #[cold]
 pub(super) fn until_bytes(conn: &Conn) -> bool {
     let shared = conn.shared().procs.load(Ordering::Relaxed) > 1;
@@ -42,11 +46,16 @@ pub(super) fn until_bytes(conn: &Conn) -> bool {
     }
     let napped = lies_down(conn, words).then(|| sleep(&words.rx.0.nap, READ_US));
     words.rx.0.nap.get_up();
-    conn.naps.give_back();
     if let Some(was_woken) = napped {
         conn.naps.ended(!was_woken);
     }
     napped == Some(true)
+}
+
+/// The end of a nap, and of parking after it. Returns the library's own descriptor of the socket if another thread closes the
+/// program's last one; 0 or less: it does not, or there is none to be had.
+pub(super) fn up(conn: &Conn) -> i32 {
+    conn.naps.give_back()
 }
 
 /// Asks the sender to wake this thread. `false`: there is something to read in the ring or on TCP, or the sender stays in the
@@ -100,21 +109,20 @@ pub(super) fn tell_receiver(words: &Dmb) {
 /// Keeps the socket of a connection open for a thread that naps on it, while another closes its last descriptor: the kernel
 /// keeps it open for a thread that sleeps in a read.
 pub fn keep_for_reader(conn: &Conn) {
-    if conn.naps.is_another_asleep()
-        && let Ok(kept) = fd::duplicate(conn.fd.load(Ordering::Relaxed))
-    {
-        conn.naps.keep(process::hide(kept).max(0));
+    if conn.naps.claim() {
+        let kept = fd::duplicate(conn.fd.load(Ordering::Relaxed)).map(process::hide);
+        conn.naps.keep(kept.unwrap_or(-1));
     }
 }
 
 /// Waits until the thread that naps has taken the descriptor that [`keep_for_reader`] has left, after the nap has been ended.
-/// If the thread does not take it within the time of a nap (a handler has jumped out of it, say), nobody will.
+/// If the thread does not take it in time (a handler has jumped out of it, say), nobody will.
 pub fn await_reader(conn: &Conn) {
     let start = ticks();
-    let most = READ_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let most = READER_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
     while conn.naps.has_kept() {
         if ticks().wrapping_sub(start) > most {
-            process::unhide(conn.naps.take_kept());
+            process::unhide(conn.naps.take_back());
             return;
         }
         memlane_sys::proc::yield_now();
@@ -275,7 +283,7 @@ mod tests {
         keep_for_reader(&l.conn);
         assert!(l.conn.naps.has_kept());
         await_reader(&l.conn);
-        assert!(!l.conn.naps.has_kept());
+        assert!(!l.conn.naps.has_kept() && !l.conn.naps.claim());
         process::forget(l.fd);
     }
 }

@@ -508,18 +508,21 @@ fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize, since: u32)
     if let Some(us) = spin::nap_instead() {
         return nap(conn, us, since);
     }
-    let has_napped = naps::until_bytes(conn);
-    let kept = conn.naps.take_kept();
-    if kept > 0 {
-        return from_kept(kept, buffers, flags);
+    let turn = if !naps::until_bytes(conn) {
+        park_or_look(conn, buffers, flags)
+    } else if handlers() != since && !restarts(conn) {
+        Turn::Done(fail(Errno::INTR))
+    } else {
+        Turn::Again
+    };
+    match naps::up(conn) {
+        0 => turn,
+        kept => after_close(turn, kept, buffers, flags),
     }
-    if has_napped {
-        return if handlers() != since && !restarts(conn) {
-            Turn::Done(fail(Errno::INTR))
-        } else {
-            Turn::Again
-        };
-    }
+}
+
+/// Parks; looks again if there is something by now, or if that is not possible.
+fn park_or_look(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
     let Some(mut held) = lock_rx(conn) else {
         return Turn::Done(fail(Errno::INTR));
     };
@@ -544,19 +547,28 @@ fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize, since: u32)
     }
 }
 
-/// Goes on with a read whose last descriptor another thread has closed meanwhile, as the kernel does for a thread that sleeps
-/// in it. The number may be another file's by now; `kept` is the library's own for the socket.
+/// Goes on with a read whose last descriptor another thread closes meanwhile, as the kernel does for a thread that sleeps in
+/// it. The number may be another file's by now; `kept` is the library's own for the socket, if it has one.
 #[cold]
+fn after_close(turn: Turn, kept: i32, buffers: &[iovec], flags: i32) -> Turn {
+    let turn = match turn {
+        Turn::Again if kept > 0 => from_kept(kept, buffers, flags),
+        Turn::Again => Turn::Done(fail(Errno(libc::EBADF))),
+        turn => turn,
+    };
+    let keep = errno();
+    process::unhide(kept);
+    set_errno(keep);
+    turn
+}
+
+/// Reads from the library's own descriptor of the socket.
 fn from_kept(kept: i32, buffers: &[iovec], flags: i32) -> Turn {
     // SAFETY: an all-zero msghdr is a valid value.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = buffers.as_ptr().cast_mut();
     msg.msg_iovlen = buffers.len();
-    let n = real!(recvmsg(kept, &raw mut msg, flags));
-    let keep = errno();
-    process::unhide(kept);
-    set_errno(keep);
-    Turn::Done(n)
+    Turn::Done(real!(recvmsg(kept, &raw mut msg, flags)))
 }
 
 /// Handles published data: ring bytes, which the caller takes, or a TCP run whose bytes are on their way.

@@ -697,7 +697,7 @@ pub fn reap(conn: &'static Conn) {
     if let Some(above) = above() {
         (above.gone)(conn);
     }
-    unhide(conn.naps.take_kept()); // the nap had just ended
+    unhide(conn.naps.take_back());
     conn.regs.give_back();
     // No hold is left: from here on the connection has no memory.
     for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
