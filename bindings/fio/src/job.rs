@@ -1,9 +1,11 @@
 //! One job's requests: from fio's buffers into a queue of the volume, and back.
 //!
 //! A buffer of fio's is, where possible, a lease that the job holds from its first request to its last: fio fills it
-//! and looks at it where the session sends it from and puts it. Other buffers are copied, through leases of the
-//! moment. A request that is longer than the server takes at a time goes in parts, in any order.
+//! and looks at it where the session sends it from and puts it. A request that is longer than the server takes at a time goes in
+//! parts, in any order, whose leases are pieces of the [job's memory](crate::memory). What is in neither is copied, through
+//! leases of the moment.
 
+use crate::memory::Buffers;
 use crate::session::Shared;
 use memlane_block::volume::{Done, Errno, Flags, Info, Io, Lease, Op, Queue};
 use std::collections::VecDeque;
@@ -95,6 +97,8 @@ pub(crate) struct Job {
     unpushed: u32,
     /// Leases that are held.
     holds: u32,
+    /// What fio's buffers lie in.
+    buffers: Option<Buffers>,
     shared: Arc<Shared>,
 }
 
@@ -124,8 +128,19 @@ impl Job {
             with_us: 0,
             unpushed: 0,
             holds: 0,
+            buffers: None,
             shared,
         }
+    }
+
+    /// Memory for all of fio's buffers; where it begins.
+    pub(crate) fn make_buffers(&mut self, len: usize) -> memlane_sys::Result<Buffer> {
+        // To a chunk of a server of this host, the job's own copy is faster than the session's.
+        let lends = !matches!(self.queue.chunk_file(), Ok(Some(_)));
+        let buffers = Buffers::new(len, lends)?;
+        let start = buffers.start();
+        self.buffers = Some(buffers);
+        Ok(start)
     }
 
     /// A lease in the place of this buffer, with what is in that. `None`: the buffer stays where it is.
@@ -230,11 +245,8 @@ impl Job {
             let lease = match current.request.has_data() {
                 false => None,
                 true if current.in_place => slot.held.take(),
-                true => match self.queue.lease(len)? {
-                    Some(lease) => {
-                        current.fill(&lease, len);
-                        Some(lease)
-                    }
+                true => match current.lease_part(&mut *self.queue, self.buffers.as_mut(), len)? {
+                    Some(lease) => Some(lease),
                     None => return Ok(false),
                 },
             };
@@ -399,26 +411,45 @@ impl Request {
 }
 
 impl Current {
-    /// A write's next `len` bytes, into its lease.
-    fn fill(&self, lease: &Lease, len: u32) {
-        if self.request.op == Op::Write {
-            // SAFETY: `submit` was given `self.len` bytes, of which these are a part; the window checks its own bounds.
-            unsafe {
-                let from = self.request.buffer.0.add(self.next as usize);
-                lease.bytes().copy_in(0, from, len as usize);
+    /// A lease for the next `len` bytes: a piece of the job's memory if they lie there, else one with a copy of what is written.
+    /// `None`: there is none now.
+    fn lease_part(
+        &self,
+        queue: &mut dyn Queue,
+        buffers: Option<&mut Buffers>,
+        len: u32,
+    ) -> Result<Option<Lease>, Errno> {
+        let part = self.part(self.next);
+        if let Some(buffers) = buffers
+            && let Some((memory, at)) = buffers.place(part, len)
+        {
+            match queue.lease_in(memory, (at, len)) {
+                Err(Errno(libc::ENOSPC | libc::EOPNOTSUPP)) => buffers.lend_no_more(),
+                found => return found,
             }
         }
+        let lease = queue.lease(len)?;
+        if let Some(lease) = lease.as_ref().filter(|_| self.request.op == Op::Write) {
+            // SAFETY: `submit` was given `self.len` bytes, of which these are a part; the window checks its own bounds.
+            unsafe { lease.bytes().copy_in(0, part.0, len as usize) };
+        }
+        Ok(lease)
     }
 
-    /// What was read, out of its lease.
+    /// Where the part of the buffer from `offset` on begins.
+    fn part(&self, offset: u32) -> Buffer {
+        Buffer(self.request.buffer.0.wrapping_add(offset as usize))
+    }
+
+    /// What was read, out of its lease, unless the lease is that part of the buffer.
     fn empty(&self, lease: &Lease, offset: u32) {
-        let bytes = lease.bytes();
+        let (bytes, part) = (lease.bytes(), self.part(offset));
+        if bytes.as_ptr() == part.0 {
+            return;
+        }
         let len = bytes.len().min((self.len.saturating_sub(offset)) as usize);
         // SAFETY: `submit` was given `self.len` bytes, of which these are a part; the window checks its own bounds.
-        unsafe {
-            let into = self.request.buffer.0.add(offset as usize);
-            bytes.copy_out(0, into, len);
-        }
+        unsafe { bytes.copy_out(0, part.0, len) };
     }
 }
 

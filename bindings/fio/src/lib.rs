@@ -7,11 +7,13 @@
 //! | room | what |
 //! |---|---|
 //! | `job` | one job's requests |
+//! | `memory` | fio's buffers |
 //! | `session` | what jobs share |
 //! | `address` | what a user writes |
 
 mod address;
 mod job;
+mod memory;
 mod session;
 
 use job::{Buffer, Job, Refusal, Request};
@@ -197,6 +199,18 @@ pub unsafe extern "C" fn memlane_fio_start(
             std::ptr::null_mut()
         }
     }
+}
+
+/// Memory of `len` bytes for fio's buffers, until the job stops, or null.
+///
+/// # Safety
+/// `job` is from [`memlane_fio_start`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlane_fio_buffers(job: *mut c_void, len: usize) -> *mut c_void {
+    // SAFETY: the caller's promise; one thread uses a job.
+    let job = unsafe { &mut *job.cast::<Job>() };
+    job.make_buffers(len)
+        .map_or(std::ptr::null_mut(), |buffers| buffers.0.cast())
 }
 
 /// Where the buffer of this request is to be: in the session's memory, or where it is.

@@ -62,6 +62,7 @@ void *memlane_fio_attach(const struct memlane_settings *, char *why, size_t len)
 void memlane_fio_shape(const void *attached, struct memlane_shape *);
 void memlane_fio_detach(void *attached);
 void *memlane_fio_start(const void *attached, uint32_t depth, char *why, size_t len);
+void *memlane_fio_buffers(void *engine, size_t len);
 void *memlane_fio_hold(void *engine, uint32_t index, void *buffer, size_t len);
 int memlane_fio_queue(void *engine, uint32_t index, uint32_t op, uint32_t flags,
 		      uint64_t at, uint64_t len, void *buffer);
@@ -200,6 +201,11 @@ static bool suits(struct thread_data *td, const struct memlane_shape *shape)
 		complain("volume %s can only be read\n", o->volume);
 		return false;
 	}
+	/* fio would refuse it later, and crash. */
+	if (fio_option_is_set(&td->o, mem_type)) {
+		complain("iomem can't be set: buffers are memory that the session knows\n");
+		return false;
+	}
 	if (td_trim(td) && !(o->zero_trim ? shape->zeroes : shape->trim)) {
 		complain("volume %s can't %s\n", o->volume, o->zero_trim ? "write zeroes" : "trim");
 		return false;
@@ -287,6 +293,15 @@ static int memlane_init(struct thread_data *td)
 		return EIO;
 	}
 	return 0;
+}
+
+/* All buffers of a job; they go with its engine. */
+static int memlane_iomem_alloc(struct thread_data *td, size_t len)
+{
+	struct job *job = td->io_ops_data;
+
+	td->orig_buffer = memlane_fio_buffers(job->engine, len);
+	return td->orig_buffer ? 0 : ENOMEM;
 }
 
 /* Buffers are where the session can move them from without a copy, as far as it has memory. */
@@ -430,6 +445,7 @@ static struct ioengine_ops engine = {
 	.setup = memlane_setup,
 	.init = memlane_init,
 	.post_init = memlane_post_init,
+	.iomem_alloc = memlane_iomem_alloc,
 	.queue = memlane_queue,
 	.commit = memlane_commit,
 	.getevents = memlane_getevents,

@@ -202,6 +202,23 @@ fn jobs_that_want_more_than_the_server_has_wait_for_each_other() {
     assert_eq!((count(&asked.writes), count(&asked.reads)), (parts, parts));
 }
 
+#[test]
+fn more_jobs_than_a_session_knows_memories_of_get_on_with_requests_in_parts() {
+    let disk = OnDisk::new("many", None);
+    let options = [
+        "--volume=disk",
+        "--rw=write",
+        "--bs=192k",
+        "--size=192k",
+        "--offset_increment=192k",
+        "--numjobs=80",
+        "--verify=crc32c",
+    ];
+    if let Some(ended) = run(&disk.address(), &options) {
+        ended.succeeds();
+    }
+}
+
 // ---- what reaches the server ------------------------------------------------
 
 #[test]
@@ -327,7 +344,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
     let address = address.as_str();
     let read = ["--thread", "--rw=randread"];
     let write = ["--thread", "--rw=randwrite"];
-    let cases: [(&[&str], &[&str], &str); 10] = [
+    let cases: [(&[&str], &[&str], &str); 11] = [
         (
             &["--rw=randread"],
             &[address, "--volume=mem:1m"],
@@ -361,6 +378,11 @@ fn what_cannot_be_is_refused_with_its_reason() {
             &read,
             &[address, "--volume=mem:1m", "--session=a/b"],
             "session",
+        ),
+        (
+            &read,
+            &[address, "--volume=mem:1m", "--iomem=mmap"],
+            "iomem can't be set",
         ),
     ];
     for (job, options, words) in cases {
