@@ -1,4 +1,5 @@
-//! A file in memory that is read through a mapping reads as it does by `pread`, whatever becomes of it meanwhile.
+//! A file in memory that is read and written through a mapping reads as it does by `pread`, and has what `pwrite` would have written,
+//! whatever becomes of it meanwhile.
 
 use memlane_block::store::{self, Backing, Direct, Mode, StoreKind};
 use memlane_block::volume::local::LocalVolume;
@@ -29,10 +30,18 @@ struct Disk {
 
 impl Disk {
     fn new(size: u64) -> Disk {
+        Disk::made(size, MemfdFlags::CLOEXEC)
+    }
+
+    fn sealable(size: u64) -> Disk {
+        Disk::made(size, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+    }
+
+    fn made(size: u64, flags: MemfdFlags) -> Disk {
         static MADE: AtomicU64 = AtomicU64::new(0);
         store::allow_mappings();
         let name = format!("mapped-{}", MADE.fetch_add(1, Ordering::Relaxed));
-        let fd = memfd_create(&name, MemfdFlags::CLOEXEC).expect("a file");
+        let fd = memfd_create(&name, flags).expect("a file");
         ftruncate(&fd, size).expect("its size");
         let backing = Backing::open(fd.as_fd(), Mode::Claim, Direct::Off).expect("opened");
         Disk {
@@ -42,7 +51,7 @@ impl Disk {
         }
     }
 
-    /// Has a read mapped it?
+    /// Has a request mapped it?
     fn is_mapped(&self) -> bool {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("our mappings");
         let name = format!("/memfd:{} (deleted)", self.name);
@@ -56,6 +65,12 @@ impl Disk {
 
     fn len(&self) -> u64 {
         u64::try_from(fstat(&self.file).expect("known").st_size).expect("not negative")
+    }
+
+    fn contents(&self) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(self.len()).expect("small")];
+        self.file.read_exact_at(&mut bytes, 0).expect("read");
+        bytes
     }
 
     fn fill(&self, byte: u8) {
@@ -79,6 +94,18 @@ fn read(queue: &mut dyn Queue, at: u64, len: u64) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len as usize];
     assert!(done.lease.expect("its lease").take(0, &mut bytes));
     Ok(bytes)
+}
+
+fn write(queue: &mut dyn Queue, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+    let len = u32::try_from(bytes.len()).expect("small");
+    let lease = queue.lease(len).expect("not too long").expect("free");
+    assert!(lease.fill(0, bytes));
+    queue.submit(Io::data(0, Op::Write, at, len, lease));
+    let mut done = Vec::new();
+    while queue.reap(&mut done) == 0 {
+        queue.wait(None);
+    }
+    done.remove(0).result
 }
 
 #[test]
@@ -124,8 +151,49 @@ fn a_read_fills_no_hole() {
     assert_eq!(disk.blocks(), before);
 }
 
+#[test]
+fn a_large_write_goes_through_a_mapping_and_changes_the_files_time() {
+    let disk = Disk::new(SIZE);
+    disk.fill(1);
+    let mut queue = disk.volume.queue().expect("a queue");
+    assert_eq!(write(queue.as_mut(), 0, &[2; 4096]), Ok(()));
+    assert!(!disk.is_mapped());
+    let old = rustix::fs::Timestamps {
+        last_access: rustix::fs::Timespec::default(),
+        last_modification: rustix::fs::Timespec::default(),
+    };
+    rustix::fs::futimens(&disk.file, &old).expect("its times");
+    let most = usize::try_from(SIZE - 3 * BLOCK).expect("small");
+    assert_eq!(write(queue.as_mut(), BLOCK, &vec![3; most]), Ok(()));
+    assert!(disk.is_mapped());
+    assert!(fstat(&disk.file).expect("known").st_mtime > 0);
+    let bytes = disk.contents();
+    let (before, rest) = bytes.split_at(512);
+    let (written, behind) = rest.split_at(most);
+    assert!(before.iter().all(|byte| *byte == 2));
+    assert!(written.iter().all(|byte| *byte == 3));
+    assert!(behind.iter().all(|byte| *byte == 1));
+}
+
+#[test]
+fn a_sealed_file_is_read_through_a_mapping_and_not_written() {
+    let disk = Disk::sealable(SIZE);
+    disk.fill(1);
+    let seal = rustix::fs::SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&disk.file, seal).expect("sealed");
+    let mut queue = disk.volume.queue().expect("a queue");
+    let all = usize::try_from(SIZE).expect("small");
+    assert_eq!(read(queue.as_mut(), 0, SIZE), Ok(vec![1; all]));
+    assert!(disk.is_mapped());
+    assert_eq!(write(queue.as_mut(), 0, &vec![2; all]), Err(EIO));
+    assert_eq!(read(queue.as_mut(), 0, SIZE), Ok(vec![1; all]));
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
+    /// By its volume.
+    Put(u64, u64, u8),
+    /// By somebody else.
     Write(u64, u64, u8),
     Read(u64, u64),
     Punch(u64, u64),
@@ -139,6 +207,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let blocks = SIZE / BLOCK;
     let place = move || (0..blocks).prop_flat_map(move |at| (Just(at), 1..=blocks - at));
     let step = prop_oneof![
+        4 => (place(), 1..=255_u8).prop_map(|((at, n), byte)| Step::Put(at, n, byte)),
         4 => (place(), 1..=255_u8).prop_map(|((at, n), byte)| Step::Write(at, n, byte)),
         6 => place().prop_map(|(at, n)| Step::Read(at, n)),
         2 => place().prop_map(|(at, n)| Step::Punch(at, n)),
@@ -149,13 +218,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 #[test]
-fn a_file_that_others_write_punch_and_resize_reads_as_by_pread_and_takes_no_more_memory() {
+fn a_file_that_others_write_punch_and_resize_is_as_by_pread_and_pwrite() {
     let mut runner = TestRunner::new(Config::with_cases(150));
     let run = runner.run(&steps(), |steps| {
         let disk = Disk::new(SIZE);
         let mut queue = disk.volume.queue().expect("a queue");
         for step in &steps {
             match *step {
+                Step::Put(at, n, byte) => {
+                    let (begin, end) = (at * BLOCK, (at + n) * BLOCK);
+                    let [begin, end] = [begin, end].map(|at| usize::try_from(at).expect("small"));
+                    let mut wanted = disk.contents();
+                    if write(queue.as_mut(), at * BLOCK, &vec![byte; end - begin]).is_ok() {
+                        wanted.resize(wanted.len().max(end), 0);
+                        wanted[begin..end].fill(byte);
+                    }
+                    prop_assert!(disk.contents() == wanted, "{step:?} of {steps:?}");
+                }
                 Step::Write(at, n, byte) => {
                     let n = n.min((disk.len() / BLOCK).saturating_sub(at));
                     let bytes = vec![byte; usize::try_from(n * BLOCK).expect("small")];
@@ -231,6 +310,43 @@ fn a_file_that_becomes_shorter_while_it_is_read_gives_errors_and_no_signal() {
         over.store(true, Ordering::Relaxed);
     });
     assert!(whole.load(Ordering::Relaxed) > 0 && failed.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn a_file_that_becomes_shorter_while_it_is_written_gets_all_bytes_and_no_signal() {
+    const LARGE: u64 = 4 << 20;
+    const PART: u32 = 128 << 10;
+    let disk = Disk::new(LARGE);
+    let over = AtomicBool::new(false);
+    let part = |byte: u8| vec![byte; PART as usize];
+    let writes = |first: u64| {
+        let bytes = part(3);
+        let mut queue = disk.volume.queue().expect("a queue");
+        let mut at = first * u64::from(PART);
+        while !over.load(Ordering::Relaxed) {
+            let written = write(queue.as_mut(), at, &bytes);
+            // The volume may know of the end that it has at the moment.
+            assert!(matches!(written, Ok(()) | Err(EIO)), "{written:?}");
+            at = (at + 2 * u64::from(PART)) % LARGE;
+        }
+    };
+    std::thread::scope(|scope| {
+        for first in 0..2 {
+            scope.spawn(move || writes(first));
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(2));
+            ftruncate(&disk.file, 10 * PAGE).expect("shorter");
+            disk.volume.resize(LARGE).expect("its size");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let mut queue = disk.volume.queue().expect("a queue");
+    for at in (0..LARGE).step_by(PART as usize) {
+        assert_eq!(write(queue.as_mut(), at, &part(5)), Ok(()));
+    }
+    assert!(disk.contents().iter().all(|byte| *byte == 5));
 }
 
 #[test]

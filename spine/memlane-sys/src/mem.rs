@@ -144,13 +144,13 @@ pub unsafe fn clear_shared(at: NonNull<u8>, len: usize) -> Result<()> {
     unsafe { syscall!(libc::SYS_mmap, at.as_ptr(), len, prot, flags, -1_i32, 0) }.map(|_| ())
 }
 
-/// Puts pages that read as zero in the place of what is mapped at `at`, and cannot be written. They take no memory.
+/// Puts pages that read as zero in the place of what is mapped at `at`. They take memory only where they are written.
 ///
 /// # Safety
 /// As [`remap_shared`].
 pub unsafe fn cover_with_zeroes(at: NonNull<u8>, len: usize) -> Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    let prot = libc::PROT_READ;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: only pages of a mapping of the caller's are replaced (its promise).
     unsafe { syscall!(libc::SYS_mmap, at.as_ptr(), len, prot, flags, -1_i32, 0) }.map(|_| ())
 }

@@ -122,10 +122,10 @@ impl File {
         }
     }
 
-    /// Reads without a system call for the data, where that is possible and pays. `false`: it must be read.
-    pub(super) fn copy_from_mapping(&self, at: u64, into: SharedBytes) -> bool {
-        let mapped = self.in_memory && self.direct.is_none();
-        mapped && self.mapped.copy(self.fd(), at, into)
+    /// Its mapping, which takes the place of system calls for data, where that is possible.
+    pub(super) fn mapped(&self) -> Option<&Mapped> {
+        let suits = self.in_memory && self.direct.is_none();
+        suits.then_some(&self.mapped)
     }
 
     fn bytes(&self) -> io::Result<u64> {
@@ -208,7 +208,7 @@ impl Backing {
             direct,
             device,
             in_memory,
-            mapped: Mapped::default(),
+            mapped: Mapped::new(writable),
         };
         let bytes = file.bytes()?;
         Ok(Backing {

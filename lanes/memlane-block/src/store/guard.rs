@@ -1,7 +1,7 @@
-//! What becomes of a thread that reads a page of a mapping which the file has lost: no signal, but zeroes and a note.
+//! What becomes of a thread that reads or writes a page of a mapping which the file has lost: no signal, but zeroes and a note.
 //!
 //! Whoever may write a file may also make it shorter, at any time. The kernel then takes the pages away from everybody who has
-//! them mapped, and answers a read with `SIGBUS`. The handler here covers the whole mapping with zeroes, notes that it is
+//! them mapped, and answers an access with `SIGBUS`. The handler here covers the whole mapping with zeroes, notes that it is
 //! broken, and lets the thread go on: it finds the note after its copy, and asks the file itself.
 //!
 //! A handler belongs to the whole process, so nothing is mapped before the process says that it may be ([`allow_mappings`]).
@@ -36,11 +36,11 @@ static PLACED: [Place; PLACES] = [const {
 /// Who handled `SIGBUS` before. Set as soon as mappings are allowed.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// Lets this process's stores read files in memory through mappings, and handles `SIGBUS` from now on. What no mapping of a
+/// Lets this process's stores read and write files in memory through mappings, and handles `SIGBUS` from now on. What no mapping of a
 /// store caused goes to the handler that there was before.
 ///
 /// For programs that leave `SIGBUS` alone: one that sets another handler later loses this one, and a file that becomes shorter
-/// may then end it. Without this call, all reads go by system calls. Calling it again does nothing.
+/// may then end it. Without this call, all data goes by system calls. Calling it again does nothing.
 pub fn allow_mappings() {
     BEFORE.get_or_init(install);
 }
@@ -125,8 +125,8 @@ impl Place {
             return false;
         };
         self.broken.store(true, Ordering::SeqCst);
-        // SAFETY: a whole mapping, which its owner keeps while somebody reads it, as the thread that was interrupted does. It is
-        // read by copies alone; no reference points there.
+        // SAFETY: a whole mapping, which its owner keeps while somebody uses it, as the thread that was interrupted does. It is
+        // used by copies alone; no reference points there.
         unsafe { mem::cover_with_zeroes(begin, len) }.is_ok()
     }
 }
@@ -147,32 +147,33 @@ fn take_place(word: u64) -> Option<usize> {
     PLACED.iter().position(take)
 }
 
-/// A mapping of a file that may become shorter: only to be read, and only by opaque copies.
+/// A mapping of a file that may become shorter: only for opaque copies.
 #[derive(Debug)]
 pub(super) struct Guarded {
     base: NonNull<u8>,
     len: usize,
+    writable: bool,
     place: usize,
 }
 
-// SAFETY: memory of the whole process, which is only read, by copies that the compiler does not look into.
+// SAFETY: memory of the whole process, which is only used by copies that the compiler does not look into.
 unsafe impl Send for Guarded {}
 // SAFETY: as above.
 unsafe impl Sync for Guarded {}
 
 impl Guarded {
-    /// The first `len` bytes of a file, in whole pages; the file may have less.
+    /// The first `len` bytes of a file, in whole pages, to be read, and written if `writable`; the file may have less.
     ///
     /// # Errors
     /// `ENOSPC`: there are too many of them, or it is too long. `EINVAL`: mappings are not allowed, or it is empty. What `mmap` says.
-    pub(super) fn new(fd: i32, len: usize) -> io::Result<Guarded> {
+    pub(super) fn new(fd: i32, len: usize, writable: bool) -> io::Result<Guarded> {
         let os = |errno: memlane_sys::Errno| io::Error::from_raw_os_error(errno.0);
         let len = len.next_multiple_of(PAGE);
         let pages = (len / PAGE) as u64;
         if !allows_mappings() || pages == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let base = mem::map_shared(fd, 0, len, false).map_err(os)?;
+        let base = mem::map_shared(fd, 0, len, writable).map_err(os)?;
         let first = (base.as_ptr().expose_provenance() / PAGE) as u64;
         let place = word(first, pages).and_then(take_place);
         let Some(place) = place else {
@@ -180,7 +181,12 @@ impl Guarded {
             unsafe { mem::unmap(base, len) };
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         };
-        Ok(Guarded { base, len, place })
+        Ok(Guarded {
+            base,
+            len,
+            writable,
+            place,
+        })
     }
 
     /// Bytes.
@@ -188,12 +194,18 @@ impl Guarded {
         self.len
     }
 
-    /// Where it begins. Other pages may come to lie there, of zeroes; an address is always readable.
+    /// Where it begins. Other pages may come to lie there, of zeroes; an address is always readable, and writable if the mapping is.
     pub(super) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Has a page been missing? Then anything that was read may have been zeroes instead. To be asked after a copy.
+    /// Can it be written?
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Has a page been missing? Then anything that was read may have been zeroes instead, and what was written may be lost. To be asked
+    /// after a copy.
     pub(super) fn is_broken(&self) -> bool {
         // Whoever has read the zeroes finds the note that was made before they were put there.
         fence(Ordering::SeqCst);
@@ -223,8 +235,8 @@ mod tests {
         let file = mem::memfd(c"guarded", 2 * PAGE, false).expect("a file");
         let bytes = [7; 2 * PAGE];
         memlane_sys::fd::write_at(file.raw(), &bytes, 0).expect("written");
-        let before = Guarded::new(file.raw(), 2 * PAGE).expect("mapped");
-        let other = Guarded::new(file.raw(), PAGE).expect("mapped");
+        let before = Guarded::new(file.raw(), 2 * PAGE, false).expect("mapped");
+        let other = Guarded::new(file.raw(), PAGE, false).expect("mapped");
         let read = |of: &Guarded, at: usize| {
             // SAFETY: the mapping lives as long as this call, and can always be read.
             let window = unsafe { SharedBytes::read_only(of.base(), of.len()) };
@@ -242,7 +254,7 @@ mod tests {
         // Its place is used again, and the next one is whole.
         let place = before.place;
         drop(before);
-        let next = Guarded::new(file.raw(), PAGE).expect("mapped");
+        let next = Guarded::new(file.raw(), PAGE, false).expect("mapped");
         assert_eq!(
             (next.place, next.is_broken(), read(&next, 0)),
             (place, false, 7)

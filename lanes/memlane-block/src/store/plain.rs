@@ -1,6 +1,7 @@
 //! A request, done from its first to its last step by plain system calls that wait.
 
 use super::backing::File;
+use super::mapped;
 use super::request::StoreRequest;
 use crate::volume::{EXTENT_LEN, Errno, Flags, Op, tell_extents};
 use memlane_core::access::SharedBytes;
@@ -75,14 +76,42 @@ pub(super) fn write_flags(flags: Flags) -> i32 {
 }
 
 fn move_data(file: &File, request: &StoreRequest) -> Result<(), Errno> {
-    let write = request.op == Op::Write;
-    if write && request.flags.has(Flags::PREFLUSH) {
+    let is_write = request.op == Op::Write;
+    if is_write && request.flags.has(Flags::PREFLUSH) {
         flush(file)?;
     }
-    if !write && copy_from_mapping(file, request) {
-        return Ok(());
+    let is_done = match is_write {
+        true => write_by_mapping(file, request)?,
+        false => read_by_mapping(file, request),
+    };
+    match is_done {
+        true => Ok(()),
+        false => by_calls(request, 0),
     }
-    let mut done = 0;
+}
+
+fn read_by_mapping(file: &File, request: &StoreRequest) -> bool {
+    let whole = rest(request, 0).zip(file.mapped());
+    whole.is_some_and(|((_, bytes, at), mapped)| mapped.read(file.fd(), at, bytes))
+}
+
+/// The last bytes go first, by the system call: it knows what a writer may, and sets the file's times.
+fn write_by_mapping(file: &File, request: &StoreRequest) -> Result<bool, Errno> {
+    let Some(((_, bytes, at), mapped)) = rest(request, 0).zip(file.mapped()) else {
+        return Ok(false);
+    };
+    if !mapped.takes(file.fd(), at, bytes.len()) {
+        return Ok(false);
+    }
+    let last = u32::try_from(mapped::LAST).unwrap_or(request.len);
+    by_calls(request, request.len.saturating_sub(last))?;
+    Ok(mapped.write(file.fd(), at, bytes))
+}
+
+/// Moves the data from the `done`th byte on.
+fn by_calls(request: &StoreRequest, done: u32) -> Result<(), Errno> {
+    let write = request.op == Op::Write;
+    let mut done = done;
     while done < request.len {
         let (fd, bytes, at) = rest(request, done).ok_or(Errno::INVAL)?;
         let piece = libc::iovec {
@@ -111,11 +140,6 @@ fn move_data(file: &File, request: &StoreRequest) -> Result<(), Errno> {
         }
     }
     Ok(())
-}
-
-fn copy_from_mapping(file: &File, request: &StoreRequest) -> bool {
-    let whole = rest(request, 0);
-    whole.is_some_and(|(_, bytes, at)| file.copy_from_mapping(at, bytes))
 }
 
 fn flush(file: &File) -> Result<(), Errno> {
