@@ -378,6 +378,25 @@ static void window_clamp_that_the_program_sets(void) {
     finish();
 }
 
+static void sends_bytes(int port) {
+    int fd = connect_port(port);
+    to_and_fro(fd, true);
+    if (recv_all(fd, scratch, 1) != 1) die("recv");
+    close(fd);
+}
+
+static void window_clamp_that_comes_from_the_listener(void) {
+    int listener = listen_any();
+    set_int(listener, IPPROTO_TCP, TCP_WINDOW_CLAMP, 20000);
+    int child = fork_actor(1, sends_bytes, bound_port(listener)), fd = accept_one(listener);
+    to_and_fro(fd, false);
+    say("clamp %d", get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1); /* from here on, TCP carries the bytes */
+    send_text(fd, "!");
+    say("clamp %d", get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
+    say_wait("child", child);
+}
+
 /* Nobody sets it: the kernel has it follow the receive buffer, and a stream is slow where it does not. */
 static void window_clamp_that_the_kernel_sets(void) {
     int fd = pair();
@@ -407,6 +426,7 @@ const struct one_case cases[] = {
     ALONE(sigio_by_ioctl),
     CASE(quickack_and_friends),
     CASE(window_clamp_that_the_program_sets),
+    {"window_clamp_that_comes_from_the_listener", window_clamp_that_comes_from_the_listener, NO_THREAD | ONCE | LANE},
     CASE(window_clamp_that_the_kernel_sets),
     {NULL, NULL, 0},
 };

@@ -21,6 +21,9 @@ const PEERS: [&str; 8] = [
 /// go through two sockets.
 const RELAY: To = To::Best("best relay", &RELAYS);
 const RELAYS: [&str; 2] = ["nbdkit-relay", "qsd-relay"];
+/// The best of the others by TCP, for an export that clients on other machines use.
+const BY_TCP: To = To::Best("best peer by TCP", &PEERS_BY_TCP);
+const PEERS_BY_TCP: [&str; 4] = ["nbdkit-tcp", "nbdkit-file-tcp", "nbd-server-tcp", "qsd-tcp"];
 /// What memory costs that several machines have: the same requests by memory of one host.
 const ONE_HOST: To = To::System("api-local");
 /// Who else shows a volume as a file.
@@ -36,7 +39,7 @@ const METHOD: &[&str] = &[
     "Rounds alternate between the systems, each started anew with a volume that was written once; medians (lowest–highest)",
     "Ratios are to the best peer of the same round, over whatever transport it was best; the NBD export over the TCP device, \
      whose volume another machine may serve, is also compared with the best relay: one peer that exports what another exports \
-     by TCP",
+     by TCP; and the export by TCP with the best peer by TCP",
     "Latency is from the call that begins a request to its end, as the generator sees it; the API is measured by fio (its \
      aims are judged by these rows) and by memlane's own generator",
     "CPU is user and system time of all processes of a system (server, map, generator) for a million requests, less what fio \
@@ -75,7 +78,10 @@ fn volumes() -> View {
     let to_best = ratios
         .iter()
         .flat_map(|metric| ours().map(move |s| (s.id, BEST, *metric)));
-    let to_relay = ratios.iter().map(|metric| ("nbd-tcp", RELAY, *metric));
+    let others = [("nbd-tcp", RELAY), ("nbd-direct-by-tcp", BY_TCP)];
+    let to_others = others
+        .into_iter()
+        .flat_map(|(of, rivals)| ratios.map(|metric| (of, rivals.clone(), metric)));
     View {
         id: "volumes",
         title: "volumes, side by side",
@@ -86,7 +92,7 @@ fn volumes() -> View {
             .map(|one| row(one.id(), one.about()))
             .collect(),
         metrics: &["rate", "p50", "p99", "cpu"],
-        ratios: to_best.chain(to_relay).collect(),
+        ratios: to_best.chain(to_others).collect(),
         plots: vec![Plot::bars("rate"), Plot::bars("cpu")],
     }
 }
@@ -154,6 +160,7 @@ fn goals() -> Vec<Goal> {
         goals.extend(of.map(|(of, (metric, aim))| {
             let rivals = match of {
                 "nbd-tcp" => RELAY,
+                "nbd-direct-by-tcp" => BY_TCP,
                 "api-region" => ONE_HOST,
                 _ => BEST,
             };
@@ -192,7 +199,7 @@ fn aim(system: &str, row: &rows::Work) -> Option<(&'static str, Aim)> {
         "fio-local" if sequential => return None,
         "fio-local" if depth == 1 => ("rate", Aim::AtLeast(20.0)),
         "fio-local" => ("rate", Aim::AtLeast(10.0)),
-        "nbd-local" | "nbd-direct" | "nbd-tcp" => ("rate", Aim::AtLeast(1.2)),
+        "nbd-local" | "nbd-direct" | "nbd-direct-by-tcp" | "nbd-tcp" => ("rate", Aim::AtLeast(1.2)),
         _ => return None,
     })
 }
@@ -225,6 +232,7 @@ mod tests {
             "api-region",
             "nbd-local",
             "nbd-direct",
+            "nbd-direct-by-tcp",
             "nbd-tcp",
         ];
         for system in systems() {

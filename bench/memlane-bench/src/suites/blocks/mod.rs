@@ -4,11 +4,12 @@
 //! |---|---|
 //! | `rows` | what is measured, of whom |
 //! | `catalogue` | what the tables show; what should be reached |
-//! | `systems` | who is measured; `ours` (`volume`), `peers`: how each is started; `running`: what a generator is given |
+//! | `systems` | who is measured; `ours` (`volume`), `peers`: how each is started; `door`: where exports listen; `running`: what a generator is given |
 //! | `fio`, `load` | the generators |
 //! | `gap`, `proxy` | the time without I/O when a path dies |
 
 pub(crate) mod catalogue;
+mod door;
 pub(in crate::suites) mod fio;
 mod gap;
 pub(crate) mod load;

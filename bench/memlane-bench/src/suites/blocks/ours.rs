@@ -4,7 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::running::{Bench, Running, Target, file, uri, volume};
+use super::door::Door;
+use super::running::{Bench, Running, Target, file, volume};
 use super::volume::{Access, OpenVolume, Way};
 use crate::runner::proc::{Service, confined, free_port, listens, listens_at};
 use crate::runner::programs::Programs;
@@ -146,37 +147,38 @@ fn hold(bench: &Bench, at: &str, device: Option<&Path>) -> anyhow::Result<OpenVo
     OpenVolume::open(way, &volume(bench.size), Access::ReadOnly)
 }
 
-fn map(bench: &Bench, at: &str, face: &str, place: &Path) -> anyhow::Result<Service> {
+fn map(bench: &Bench, at: &str, face: &str) -> Command {
     let mut command = confined(&bench.programs.memlane);
     command.args(["map", "--foreground", "--session", &fresh(bench, "map")]);
-    command.args(["--as", &format!("{face}{}", place.display()), at]);
+    command.args(["--as", face, at]);
     command.arg(volume(bench.size));
-    Service::start_until(command, &bench.scratch, |_| match face {
-        "fuse:" => std::fs::metadata(place).is_ok_and(|meta| meta.len() == bench.size),
-        _ => place.exists(),
-    })
+    command
 }
 
-/// The NBD export of a mapped volume.
+/// What `map --as` is told of an export there.
+fn nbd_at(door: &Door) -> String {
+    match door {
+        Door::Tcp(port) => format!("nbd:tcp:127.0.0.1:{port}"),
+        Door::Unix(socket) => format!("nbd:unix:{}", socket.display()),
+    }
+}
+
+/// The NBD export of a mapped volume, over the loopback device or the TCP one.
 pub(super) fn nbd(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
-    let socket = bench.scratch.name("nbd");
-    let mapped = map(bench, &at, "nbd:unix:", &socket)?;
-    Ok(Running::new(
-        Target::Nbd(uri(&socket)),
-        vec![service, mapped],
-    ))
+    let door = Door::new(bench, false)?;
+    let mapped = door.start(map(bench, &at, &nbd_at(&door)), bench)?;
+    Ok(Running::new(door.target(""), vec![service, mapped]))
 }
 
 /// The NBD export of a file in memory, as the peers have one.
-pub(super) fn nbd_direct(bench: &Bench) -> anyhow::Result<Running> {
-    let (disk, socket) = (file(bench)?, bench.scratch.name("nbd"));
+pub(super) fn nbd_direct(bench: &Bench, by_tcp: bool) -> anyhow::Result<Running> {
+    let (disk, door) = (file(bench)?, Door::new(bench, by_tcp)?);
     let mut command = confined(&bench.programs.memlane);
-    command.args(["map", "--foreground"]);
-    command.args(["--as", &format!("nbd:unix:{}", socket.display())]);
+    command.args(["map", "--foreground", "--as", &nbd_at(&door)]);
     command.arg(format!("file:{}", disk.0.display()));
-    let mapped = Service::start_until(command, &bench.scratch, |_| socket.exists())?;
-    let mut running = Running::new(Target::Nbd(uri(&socket)), vec![mapped]);
+    let mapped = door.start(command, bench)?;
+    let mut running = Running::new(door.target(""), vec![mapped]);
     running.disk = Some(disk);
     Ok(running)
 }
@@ -185,7 +187,10 @@ pub(super) fn nbd_direct(bench: &Bench) -> anyhow::Result<Running> {
 pub(super) fn fuse(bench: &Bench) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, true)?;
     let file = bench.scratch.name("fuse");
-    let mapped = map(bench, &at, "fuse:", &file)?;
+    let face = format!("fuse:{}", file.display());
+    let mapped = Service::start_until(map(bench, &at, &face), &bench.scratch, |_| {
+        std::fs::metadata(&file).is_ok_and(|meta| meta.len() == bench.size)
+    })?;
     Ok(Running::new(Target::File(file), vec![service, mapped]))
 }
 

@@ -4,48 +4,9 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use super::running::{Bench, Disk, Running, Target, file, uri};
+use super::door::Door;
+use super::running::{Bench, Disk, Running, Target, file};
 use crate::runner::proc::{Service, confined, find_program, free_port};
-
-/// Where a peer listens.
-enum Door {
-    Tcp(u16),
-    Unix(std::path::PathBuf),
-}
-
-impl Door {
-    fn new(bench: &Bench, tcp: bool) -> anyhow::Result<Door> {
-        match tcp {
-            true => Ok(Door::Tcp(free_port()?)),
-            false => Ok(Door::Unix(bench.scratch.name("door"))),
-        }
-    }
-
-    fn target(&self, export: &str) -> Target {
-        Target::Nbd(match self {
-            Door::Tcp(port) => format!("nbd://127.0.0.1:{port}/{export}"),
-            Door::Unix(socket) if export.is_empty() => uri(socket),
-            Door::Unix(socket) => format!("nbd+unix:///{export}?socket={}", socket.display()),
-        })
-    }
-
-    /// For qemu-storage-daemon: where it listens.
-    fn of_qemu(&self) -> String {
-        match self {
-            Door::Tcp(port) => format!("addr.type=inet,addr.host=127.0.0.1,addr.port={port}"),
-            Door::Unix(socket) => format!("addr.type=unix,addr.path={}", socket.display()),
-        }
-    }
-
-    fn start(&self, command: Command, bench: &Bench) -> anyhow::Result<Service> {
-        match self {
-            Door::Tcp(port) => Service::start(command, *port, &bench.scratch),
-            Door::Unix(socket) => {
-                Service::start_until(command, &bench.scratch, |_| socket.exists())
-            }
-        }
-    }
-}
 
 /// Where it is installed.
 fn program(name: &str) -> anyhow::Result<Command> {

@@ -18,6 +18,8 @@ pub(super) enum By {
     Nbd,
     /// memlane's NBD export of a file, without a server.
     NbdDirect,
+    /// The same, by TCP.
+    NbdDirectByTcp,
     /// memlane's file.
     Fuse,
     NbdkitMemory,
@@ -73,9 +75,10 @@ const fn long(served: Served) -> Served {
     }
 }
 
-/// All of them, ours first. Those that do not use TCP use the loopback device, or a unix socket.
+/// All of them, ours first. Those that do not use TCP use the loopback device, or a unix socket. Exports of ours are at a unix socket,
+/// unless they say otherwise.
 #[rustfmt::skip]
-pub(super) const ALL: [Served; 20] = {
+pub(super) const ALL: [Served; 21] = {
     use By::*;
     const TCP: bool = true;
     [
@@ -86,6 +89,7 @@ pub(super) const ALL: [Served; 20] = {
         served("api-region", "memlane, API, memory that machines share, own generator", ApiAcross, TCP),
         swept(served("nbd-local", "memlane, NBD export, loopback device", Nbd, !TCP)),
         swept(served("nbd-direct", "memlane, NBD export of a file in memory, no server", NbdDirect, !TCP)),
+        served("nbd-direct-by-tcp", "memlane, NBD export by TCP of a file in memory, no server", NbdDirectByTcp, !TCP),
         served("nbd-tcp", "memlane, NBD export, TCP device", Nbd, TCP),
         served("fuse", "memlane, FUSE file, loopback device", Fuse, !TCP),
         swept(served("nbdkit", "nbdkit memory, unix socket", NbdkitMemory, !TCP)),
@@ -115,7 +119,13 @@ impl Served {
             about: self.about,
             ours: matches!(
                 self.by,
-                By::Engine | By::Api | By::ApiAcross | By::Nbd | By::NbdDirect | By::Fuse
+                By::Engine
+                    | By::Api
+                    | By::ApiAcross
+                    | By::Nbd
+                    | By::NbdDirect
+                    | By::NbdDirectByTcp
+                    | By::Fuse
             ),
         }
     }
@@ -128,7 +138,8 @@ impl Served {
             By::Api => ours::api(bench, local),
             By::ApiAcross => ours::api_across(bench),
             By::Nbd => ours::nbd(bench, local),
-            By::NbdDirect => ours::nbd_direct(bench),
+            By::NbdDirect => ours::nbd_direct(bench, false),
+            By::NbdDirectByTcp => ours::nbd_direct(bench, true),
             By::Fuse => ours::fuse(bench),
             By::NbdkitMemory => peers::nbdkit_memory(bench, tcp),
             By::NbdkitFile => peers::nbdkit_file(bench, tcp),
@@ -144,7 +155,7 @@ impl Served {
     pub(super) fn lacks(&self, bench: &Bench) -> Option<String> {
         let needed: &[&str] = match self.by {
             By::Api | By::ApiAcross => &[],
-            By::Engine | By::Nbd | By::NbdDirect | By::Fuse => &["fio"],
+            By::Engine | By::Nbd | By::NbdDirect | By::NbdDirectByTcp | By::Fuse => &["fio"],
             By::NbdkitMemory | By::NbdkitFile | By::NbdkitRelay => &["nbdkit", "fio"],
             By::NbdServer => &["nbd-server", "fio"],
             By::Qsd | By::QsdFuse | By::QsdRelay => &["qemu-storage-daemon", "fio"],
@@ -181,7 +192,7 @@ mod tests {
             assert!(!twice, "{}", system.id);
         }
         let ours = ALL.iter().filter(|served| served.system().ours).count();
-        assert_eq!((ours, ALL.len() - ours), (9, 11));
+        assert_eq!((ours, ALL.len() - ours), (10, 11));
         // The sweep compares, too.
         let swept = |ours| {
             let mut all = ALL.iter().filter(|served| served.in_sweep);
