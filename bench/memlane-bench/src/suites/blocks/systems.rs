@@ -89,7 +89,7 @@ pub(super) const ALL: [Served; 21] = {
         served("api-region", "memlane, API, memory that machines share, own generator", ApiAcross, TCP),
         swept(served("nbd-local", "memlane, NBD export, loopback device", Nbd, !TCP)),
         swept(served("nbd-direct", "memlane, NBD export of a file in memory, no server", NbdDirect, !TCP)),
-        served("nbd-direct-by-tcp", "memlane, NBD export by TCP of a file in memory, no server", NbdDirectByTcp, !TCP),
+        long(served("nbd-direct-by-tcp", "memlane, NBD export by TCP of a file in memory, no server", NbdDirectByTcp, !TCP)),
         served("nbd-tcp", "memlane, NBD export, TCP device", Nbd, TCP),
         served("fuse", "memlane, FUSE file, loopback device", Fuse, !TCP),
         swept(served("nbdkit", "nbdkit memory, unix socket", NbdkitMemory, !TCP)),
