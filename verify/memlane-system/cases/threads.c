@@ -177,6 +177,20 @@ static void closed_right_after_an_exchange_while_another_reads(void) {
     R(recv(fd, scratch, 1, MSG_DONTWAIT));
     finish();
 }
+static void closed_in_a_forked_child_while_another_thread_reads(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, talks_then_reads, fd);
+    await(GO);
+    int child = fork();
+    if (child == 0) { /* there is nobody to wait for: the thread is the parent's */
+        close(fd);
+        _exit(clock() > CLOCKS_PER_SEC / 50);
+    }
+    say_wait("child", child);
+    tell_text("wakes it");
+    pthread_join(t, NULL);
+    finish();
+}
 static void shutdown_right_after_an_exchange_wakes_a_reader(void) {
     int fd = pair();
     pthread_t t = thread_actor(T, talks_then_reads, fd);
@@ -447,6 +461,7 @@ const struct one_case cases[] = {
     CASE(two_readers_share_a_stream),
     CASE(closed_in_one_thread_while_another_reads),
     CASE(closed_right_after_an_exchange_while_another_reads),
+    CASE(closed_in_a_forked_child_while_another_thread_reads),
     CASE(shutdown_right_after_an_exchange_wakes_a_reader),
     {"one_reads_after_pauses_of_any_length", one_reads_after_pauses_of_any_length, LONG},
     {"a_long_sleep_in_poll_ends_in_time", a_long_sleep_in_poll_ends_in_time, LONG},

@@ -101,6 +101,7 @@ pub fn after_fork_child() {
         conn.inherited.store(1, Ordering::Relaxed);
         conn.holds.store(0, Ordering::Relaxed);
         conn.cost.forget();
+        conn.naps.reset(); // the thread that naps is the parent's
         conn.hs_lock.reset();
         // SAFETY: the child has one thread.
         unsafe { *conn.hs.get() = Handshake::NEW };
