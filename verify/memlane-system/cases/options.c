@@ -194,6 +194,16 @@ static void to_and_fro(int fd, bool starts) {
     }
 }
 
+/* A connection whose listener has this option, with an open lane. */
+static int accept_from_listener_with(int option, int value, void (*peer)(int), int *child) {
+    int listener = listen_any();
+    set_int(listener, IPPROTO_TCP, option, value);
+    *child = fork_actor(1, peer, bound_port(listener));
+    int fd = accept_one(listener);
+    to_and_fro(fd, false);
+    return fd;
+}
+
 static void sends_ten(int port) {
     int fd = connect_port(port);
     to_and_fro(fd, true);
@@ -203,10 +213,7 @@ static void sends_ten(int port) {
 }
 
 static void count_that_comes_from_the_listener(void) {
-    int listener = listen_any();
-    set_int(listener, IPPROTO_TCP, TCP_INQ, 1);
-    int child = fork_actor(1, sends_ten, bound_port(listener)), fd = accept_one(listener);
-    to_and_fro(fd, false);
+    int child, fd = accept_from_listener_with(TCP_INQ, 1, sends_ten, &child);
     settle(fd, 10);
     received_with_count(fd, 4, 64, 0);
     take(fd, 6);
@@ -386,10 +393,7 @@ static void sends_bytes(int port) {
 }
 
 static void window_clamp_that_comes_from_the_listener(void) {
-    int listener = listen_any();
-    set_int(listener, IPPROTO_TCP, TCP_WINDOW_CLAMP, 20000);
-    int child = fork_actor(1, sends_bytes, bound_port(listener)), fd = accept_one(listener);
-    to_and_fro(fd, false);
+    int child, fd = accept_from_listener_with(TCP_WINDOW_CLAMP, 20000, sends_bytes, &child);
     say("clamp %d", get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
     set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1); /* from here on, TCP carries the bytes */
     send_text(fd, "!");

@@ -1,5 +1,5 @@
-//! Large reads and writes of a file in memory (tmpfs, memfd) by copies to or from a mapping, which take a third to two thirds of the
-//! time of `preadv2` and `pwritev2`.
+//! Large reads and writes of a file in memory (tmpfs, memfd) by copies to or from a mapping, which take less
+//! time than `preadv2` and `pwritev2` (docs/decisions/0033).
 //!
 //! What is read, and what the file has afterwards, is what those would have brought, with the same errors:
 //!

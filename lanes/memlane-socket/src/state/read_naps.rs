@@ -2,6 +2,7 @@
 
 use crate::state::thread;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use memlane_sys::time;
 
 /// The most naps that a connection skips after naps in vain.
 const SKIP_MOST: u32 = 64;
@@ -9,6 +10,10 @@ const SKIP_MOST: u32 = 64;
 /// The mark of a thread that naps, and for which another one [keeps](ReadNaps::keep) the socket open. Addresses of threads'
 /// states are even.
 const CLAIMED: usize = 1;
+
+/// How long a thread whose nap is claimed waits for its descriptor, in nanoseconds. The thread that claims makes it at once,
+/// unless a handler has jumped out of its close.
+const PATIENCE_NS: u64 = 100_000_000;
 
 /// The naps of the reads of one connection. Written relaxed by the threads that read: a lost update costs a nap.
 #[derive(Debug, Default)]
@@ -119,13 +124,18 @@ impl ReadNaps {
         }
     }
 
-    /// Waits for the descriptor that another thread is making, and takes it.
+    /// Waits for the descriptor that another thread is making, and takes it. 0: one of both has lost its patience.
     #[cold]
     fn take_kept(&self, claimed: usize) -> i32 {
+        let until = time::now_ns().saturating_add(PATIENCE_NS);
         loop {
             let kept = self.take_back();
             if kept != 0 || self.sleeper.load(Ordering::Acquire) != claimed {
-                return kept; // 0: the other thread has lost its patience
+                return kept;
+            }
+            if time::now_ns() > until {
+                self.sleeper.store(0, Ordering::Release);
+                return 0;
             }
             memlane_sys::proc::yield_now();
         }
@@ -179,6 +189,17 @@ mod tests {
         assert!(!naps.take(), "the other thread's name is there");
         assert_eq!(naps.give_back(), 0, "it is another's");
         assert!(naps.claim(), "the other thread naps still");
+    }
+
+    #[test]
+    fn a_claim_whose_thread_never_keeps_its_promise_is_not_waited_for_for_ever() {
+        thread::tests::set_own_locator();
+        let naps = ReadNaps::default();
+        assert!(naps.take());
+        let claimed = std::thread::scope(|scope| scope.spawn(|| naps.claim()).join());
+        assert!(claimed.expect("it ends"));
+        assert_eq!(naps.give_back(), 0);
+        assert!(naps.take(), "nobody naps");
     }
 
     #[test]

@@ -44,7 +44,7 @@ const MAX_GATHERED: usize = 1 << 20;
 const TURN: usize = 16;
 /// Bytes of reads that are given out before what is done is sent: a volume that answers at once would otherwise read all of
 /// them before the first is sent, out of caches again. With a quarter of this, reads of 1 MiB have 0.83 to 1 of the rate,
-/// with four times as much the same.
+/// with four times as much the same (docs/missed-aims.md has the command).
 const TURN_BYTES: usize = 1024 * 1024;
 /// Bytes of reads that wait for the client, before no more reads are given out: the next ones are there when it has taken
 /// what its socket holds.
