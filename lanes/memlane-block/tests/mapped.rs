@@ -349,6 +349,52 @@ fn a_file_that_becomes_shorter_while_it_is_written_gets_all_bytes_and_no_signal(
     assert!(disk.contents().iter().all(|byte| *byte == 5));
 }
 
+/// The mapping breaks as a whole, under requests for what the file has kept, too.
+#[test]
+fn what_is_written_and_read_before_a_cut_is_whole_though_the_mapping_breaks() {
+    const LARGE: u64 = 4 << 20;
+    const CUT: u64 = 1 << 20;
+    const PART: usize = 256 << 10;
+    // Each file breaks a few mappings only, and is then not mapped any more.
+    for _ in 0..20 {
+        let disk = Disk::new(LARGE);
+        disk.fill(1);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut queue = disk.volume.queue().expect("a queue");
+                for byte in (1..=255).cycle() {
+                    let bytes = vec![byte; PART];
+                    assert_eq!(write(queue.as_mut(), 0, &bytes), Ok(()));
+                    let mut there = vec![0; PART];
+                    disk.file.read_exact_at(&mut there, 0).expect("read");
+                    assert!(there == bytes, "a write is lost");
+                    let there = read(queue.as_mut(), 0, PART as u64);
+                    assert!(there == Ok(bytes), "not what was written");
+                    if over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+            scope.spawn(|| {
+                let mut queue = disk.volume.queue().expect("a queue");
+                while !over.load(Ordering::Relaxed) {
+                    let _ = read(queue.as_mut(), CUT, PART as u64);
+                }
+            });
+            for _ in 0..40 {
+                std::thread::sleep(Duration::from_millis(1));
+                ftruncate(&disk.file, CUT).expect("shorter");
+                disk.volume.resize(LARGE).expect("its size");
+                disk.file
+                    .write_all_at(&vec![2; 2 << 20], CUT)
+                    .expect("written");
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
 #[test]
 fn a_file_that_ends_within_a_page_has_nothing_in_the_rest_of_it() {
     let disk = Disk::new(SIZE);
