@@ -8,7 +8,7 @@ use memlane_core::token::Token;
 use memlane_transport::engine::client::{AfterRestart, Config};
 use memlane_transport::engine::policy::Policy;
 use memlane_transport::io::tls::{ClientTls, TlsFiles};
-use memlane_transport::io::{ClientConfig, ClientSession, open_over_tls};
+use memlane_transport::io::{ClientConfig, ClientSession, PathAddr, open_over_tls};
 use memlane_transport::port::Session as _;
 use memlane_transport::wire::Control;
 use memlane_wait::mutex::lock;
@@ -104,9 +104,11 @@ impl Shared {
             ClientTls::load(&files, settings.tls_name.as_deref())
         });
         let tls = tls.transpose().map_err(|error| format!("tls: {error}"))?;
+        let is_local = paths.iter().any(PathAddr::is_local);
         let session = open_over_tls(ClientConfig { engine, paths }, tls).map_err(told)?;
         let options = Options {
             open_limit: settings.timeout,
+            borrow: is_local,
             ..Options::default()
         };
         let client = Client::with(Arc::clone(&session) as _, options).map_err(told)?;

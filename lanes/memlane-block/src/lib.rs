@@ -22,6 +22,7 @@
 //! ```
 
 pub mod client;
+mod loan;
 pub mod names;
 pub mod server;
 pub mod store;

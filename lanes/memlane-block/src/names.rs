@@ -49,6 +49,8 @@ pub enum NameError {
     Size,
     /// The session's name cannot be a folder's.
     Session,
+    /// A client to which the volume is lent does not give it back.
+    Lent,
     /// What else the kernel says.
     Os(Errno),
 }
@@ -66,6 +68,7 @@ impl NameError {
             NameError::Directory => libc::EISDIR,
             NameError::Fifo | NameError::Socket | NameError::Character => libc::ENOTBLK,
             NameError::Device | NameError::Test => libc::EPERM,
+            NameError::Lent => libc::EBUSY,
             NameError::Os(errno) => errno.0,
         })
     }
@@ -88,6 +91,9 @@ impl fmt::Display for NameError {
             NameError::Test => "volumes for tests are given with --test-volumes",
             NameError::Size => "no size, or more than there can be",
             NameError::Session => "the session's name cannot name a folder",
+            NameError::Lent => {
+                "a client to which it is lent does not give it back: end that mapping"
+            }
             NameError::Os(errno) => return write!(f, "{errno}"),
         })
     }

@@ -7,6 +7,7 @@
 //! Pure: bytes in, bytes out. Any bytes give a message or a [`WireError`]. Bytes that are reserved are sent as zero
 //! and not looked at, as in Linux.
 
+use crate::loan::LoanToken;
 use crate::volume::{Flags, Info, Op};
 use core::fmt;
 
@@ -72,9 +73,16 @@ pub const CAP_NOTICE: u16 = 1 << 3;
 pub const CAP_BOOT_ID: u16 = 1 << 4;
 /// Capability: an open may carry more ([`Wish`]), and its refusal names the session that has the volume ([`Busy`]).
 pub const CAP_TAKE_OVER: u16 = 1 << 5;
+/// Capability: an open's response may offer the volume's memory ([`OpenRsp::loan`]). Only a client of the server's host says it.
+pub const CAP_LOAN: u16 = 1 << 6;
 /// All that this version knows.
-pub const CAPS: u16 =
-    CAP_EXTENTS | CAP_FAST_ZERO | CAP_VOLUME_FLAGS | CAP_NOTICE | CAP_BOOT_ID | CAP_TAKE_OVER;
+pub const CAPS: u16 = CAP_EXTENTS
+    | CAP_FAST_ZERO
+    | CAP_VOLUME_FLAGS
+    | CAP_NOTICE
+    | CAP_BOOT_ID
+    | CAP_TAKE_OVER
+    | CAP_LOAN;
 
 /// Bits of a notice that name a device: a transport's immediate has 28 for its payload.
 pub const NOTICE_MASK: u32 = (1 << 28) - 1;
@@ -483,6 +491,8 @@ pub struct OpenRsp {
     pub writeback: bool,
     /// Ours.
     pub flags: Option<VolumeFlags>,
+    /// Ours, with [`CAP_LOAN`]: names an offer of the volume's memory.
+    pub loan: Option<LoanToken>,
 }
 
 impl OpenRsp {
@@ -511,6 +521,7 @@ impl OpenRsp {
             fua: true,
             writeback: info.cached,
             flags: (caps & CAP_VOLUME_FLAGS != 0).then_some(flags),
+            loan: None,
         }
     }
 
@@ -563,6 +574,11 @@ impl OpenRsp {
         put(&mut bytes, 40, &self.max_segments.to_le_bytes());
         bytes[45] = u8::from(self.fua) * CACHE_FUA + u8::from(self.writeback) * CACHE_WRITEBACK;
         bytes[46] = self.flags.map_or(0, VolumeFlags::encode);
+        put(
+            &mut bytes,
+            48,
+            &self.loan.map_or(0, LoanToken::get).to_le_bytes(),
+        );
         bytes
     }
 
@@ -584,6 +600,7 @@ impl OpenRsp {
             fua: cache & CACHE_FUA != 0,
             writeback: cache & CACHE_WRITEBACK != 0,
             flags: VolumeFlags::decode(u8_at(bytes, 46)?),
+            loan: LoanToken::new(u64_at(bytes, 48)?),
         };
         rsp.check()?;
         Ok(rsp)

@@ -155,6 +155,7 @@ fn open_rsp() -> OpenRsp {
         fua: true,
         writeback: true,
         flags: None,
+        loan: None,
     }
 }
 

@@ -171,6 +171,7 @@ fn answer() -> OpenRsp {
         fua: true,
         writeback: true,
         flags: None,
+        loan: None,
     }
 }
 

@@ -391,10 +391,18 @@ impl TempDir {
     /// # Panics
     /// If it can't be made.
     pub fn new(label: &str) -> TempDir {
+        TempDir::below(&std::env::temp_dir(), label)
+    }
+
+    /// A new, empty directory below `dir`, such as one of another file system.
+    ///
+    /// # Panics
+    /// If it can't be made.
+    pub fn below(dir: &Path, label: &str) -> TempDir {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("memlane-{label}-{}-{serial}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = dir.join(name);
         std::fs::create_dir_all(&path).expect("temporary directory");
         TempDir(path)
     }

@@ -76,6 +76,9 @@ pub(crate) struct Volume {
     /// A file or device of this machine, mapped without a server.
     #[serde(default)]
     pub(crate) direct: bool,
+    /// Reads and writes are done in memory that the server lends: it does not see them.
+    #[serde(default)]
+    pub(crate) lent: bool,
     pub(crate) access: Access,
     /// The frontend, as `--as` takes it.
     pub(crate) frontend: String,

@@ -26,6 +26,9 @@ pub(super) trait Told: Volume + 'static {
 
     /// The last request that this machine could not carry out.
     fn last_failure(&self) -> Option<Failure>;
+
+    /// Does a server lend its memory?
+    fn is_lent(&self) -> bool;
 }
 
 impl Told for RemoteVolume {
@@ -48,6 +51,10 @@ impl Told for RemoteVolume {
     fn last_failure(&self) -> Option<Failure> {
         None
     }
+
+    fn is_lent(&self) -> bool {
+        self.is_lent()
+    }
 }
 
 impl Told for LocalVolume {
@@ -63,6 +70,10 @@ impl Told for LocalVolume {
 
     fn last_failure(&self) -> Option<Failure> {
         self.failure()
+    }
+
+    fn is_lent(&self) -> bool {
+        false
     }
 }
 
@@ -117,6 +128,7 @@ impl<V: Told> Mapping<V> {
             volume: self.spec.volume.clone(),
             session: session.to_owned(),
             direct: V::DIRECT,
+            lent: self.volume.is_lent(),
             access: self.spec.access,
             frontend: self.spec.frontend.to_string(),
             shown_as: self.shown.place(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use memlane_block::server::{self, Shared, VolumeView};
+use memlane_block::server::{self, OpenerView, Shared, VolumeView};
 use memlane_core::region::{Pages, Region};
 use memlane_observe::control::{self, Role};
 use memlane_transport::engine::pulse::Heartbeat;
@@ -77,6 +77,10 @@ pub(crate) struct Args {
     /// Serve volumes with names like mem:1G and null:1G, for tests and measurements
     #[arg(long)]
     test_volumes: bool,
+    /// Lend volumes in memory (files of a tmpfs, mem:SIZE) to clients of this machine that run as the same user, or as root:
+    /// they read and write them without asking
+    #[arg(long)]
+    lend: bool,
     /// Name of this server for memlane vol
     #[arg(long, default_value = LOCAL)]
     name: String,
@@ -112,6 +116,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         namespace: args.namespace.clone(),
         devices: args.devices,
         test_volumes: args.test_volumes,
+        lend: args.lend,
         max_io: geometry.max_io(),
         ..server::ServerConfig::new(args.root.clone())
     })
@@ -407,13 +412,14 @@ fn open(volume: &VolumeView) -> documents::Open {
     documents::Open {
         volume: volume.name.clone(),
         size: volume.size,
-        opened_by: volume
-            .openers
-            .iter()
-            .map(|opener| format!("{} ({})", opener.session, who(&opener.who)))
-            .collect(),
+        opened_by: volume.openers.iter().map(opened_by).collect(),
         last_error: failure.map(failure_text),
     }
+}
+
+fn opened_by(opener: &OpenerView) -> String {
+    let lent = if opener.lent { ", lent" } else { "" };
+    format!("{} ({}{lent})", opener.session, who(&opener.who))
 }
 
 fn identity(path: &ServedPath) -> String {

@@ -218,7 +218,11 @@ fn table(volumes: &[Volume]) -> String {
             format!("{:?}", v.access).to_lowercase(),
             human(v.size),
             v.shown_as.clone(),
-            v.state.clone(),
+            if v.lent {
+                format!("{}, lent", v.state)
+            } else {
+                v.state.clone()
+            },
         ]
     });
     out::columns(

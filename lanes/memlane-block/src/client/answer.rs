@@ -1,9 +1,10 @@
 //! What a server's answers come to. Pure: any bytes give a meaning or an error.
 
 use super::error::{Change, OpenError};
+use crate::loan::LoanToken;
 use crate::volume::{Flags, Info, Op};
 use crate::wire::{Busy, OpenRsp, SECTOR, SessInfoRsp, VERSION, WireError};
-use crate::wire::{CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_TAKE_OVER, CAPS};
+use crate::wire::{CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_LOAN, CAP_TAKE_OVER, CAPS};
 
 /// Longest trim or write-zeroes that a volume's user may ask for in one piece.
 const LONGEST_TRIM: u32 = 1 << 30;
@@ -34,6 +35,16 @@ impl Server {
             caps: rsp.caps & CAPS,
             boot: told.then_some(rsp.boot),
         })
+    }
+
+    /// What both can do, if this client does not borrow, although the server claims that it does.
+    #[must_use]
+    pub fn for_client(self, borrows: bool) -> Server {
+        let without = if borrows { 0 } else { CAP_LOAN };
+        Server {
+            caps: self.caps & !without,
+            ..self
+        }
     }
 
     /// Has the server's machine kept its memory since it was this one? One that does not say may have lost it.
@@ -81,6 +92,8 @@ pub struct Opened {
     pub info: Info,
     /// How long requests may be.
     pub steps: Steps,
+    /// The volume's memory, if the server offers it.
+    pub loan: Option<LoanToken>,
 }
 
 impl Opened {
@@ -120,6 +133,7 @@ impl Opened {
             device_id: rsp.device_id,
             info,
             steps,
+            loan: rsp.loan.filter(|_| caps & CAP_LOAN != 0),
         })
     }
 

@@ -22,6 +22,9 @@ pub struct Options {
     pub grace: Duration,
     /// How long an [`open`](super::Client::open) may take.
     pub open_limit: Duration,
+    /// Volumes in memory may be borrowed, if the server lends them. Not for a server of another host, whose offers mean nothing
+    /// here.
+    pub borrow: bool,
     /// Signalled when a path or a volume has changed.
     pub changes: Option<Arc<Changes>>,
     /// Time.
@@ -34,6 +37,7 @@ impl Default for Options {
             patience: Patience::Queue(Duration::from_secs(30)),
             grace: Duration::from_secs(3),
             open_limit: Duration::from_secs(30),
+            borrow: false,
             changes: None,
             clock: Clock::real(),
         }

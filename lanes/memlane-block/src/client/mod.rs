@@ -23,6 +23,7 @@
 //! | [`reopener`] | opens, opens again, closes; one thread for each session |
 //! | `queue`, `request` | a thread's requests: checked, sent, kept while the volume is not open |
 //! | `remote` | the words that both share |
+//! | `lent` | memory of a volume that the server lends, and what is done there |
 //! | [`answer`], [`error`] | what a server says; what can go wrong |
 //! | [`clock`], [`Changes`] | time; news for code that shows all this |
 
@@ -31,6 +32,7 @@ mod changes;
 pub mod clock;
 pub mod error;
 mod handle;
+mod lent;
 mod mail;
 mod queue;
 mod remote;
@@ -220,6 +222,12 @@ impl RemoteVolume {
     #[must_use]
     pub fn losses(&self) -> u32 {
         self.handle.remote().durable.losses()
+    }
+
+    /// Does its server lend its memory, so that reads and writes are done in this process?
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        self.handle.remote().is_lent()
     }
 
     /// What it has done.

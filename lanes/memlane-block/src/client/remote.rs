@@ -3,6 +3,7 @@
 use super::answer::{Opened, Server, Steps};
 use super::clock::nanos_of;
 use super::error::OpenError;
+use super::lent::{Lent, Share};
 use crate::volume::Info;
 use crate::volume::stats::Counters;
 use crate::wire::Access;
@@ -10,6 +11,7 @@ use memlane_transport::engine::Time;
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -150,6 +152,8 @@ pub(super) struct Remote {
     status: Mutex<Status>,
     alarms: Mutex<Vec<Weak<Alarm>>>,
     queues: AtomicUsize,
+    /// The volume's memory, while the server lends it.
+    lent: Mutex<Lent>,
 }
 
 impl Remote {
@@ -178,6 +182,7 @@ impl Remote {
             status: Mutex::new(Status::Open),
             alarms: Mutex::default(),
             queues: AtomicUsize::new(0),
+            lent: Mutex::default(),
         }
     }
 
@@ -216,13 +221,14 @@ impl Remote {
 
     // ---- what a queue does ----
 
-    /// A queue's number and its alarm.
-    pub(super) fn enter(&self) -> io::Result<(usize, Arc<Alarm>)> {
+    /// A queue's number, its alarm, and its share in what is borrowed.
+    pub(super) fn enter(&self) -> io::Result<(usize, Arc<Alarm>, Arc<Share>)> {
         let alarm = Arc::new(Alarm::new()?);
         let mut alarms = lock(&self.alarms);
         alarms.retain(|alarm| alarm.strong_count() > 0);
         alarms.push(Arc::downgrade(&alarm));
-        Ok((self.queues.fetch_add(1, Ordering::Relaxed), alarm))
+        let number = self.queues.fetch_add(1, Ordering::Relaxed);
+        Ok((number, alarm, lock(&self.lent).enter()))
     }
 
     /// The server does not know the volume in this generation. Returns whether that is news, so that the reopener must
@@ -251,8 +257,29 @@ impl Remote {
         self.zero_step.store(opened.steps.zeroes, Ordering::Relaxed);
         self.fast.store(opened.steps.fast, Ordering::Relaxed);
         if self.size.swap(opened.info.size, Ordering::Relaxed) != opened.info.size {
+            lock(&self.lent).resized();
             self.changes.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Takes the volume's memory, if the server offers it; what was borrowed before goes back. If it cannot be had, all
+    /// requests go to the server. `epoll` wakes up when the loan is over.
+    pub(super) fn borrow(&self, opened: &Opened, epoll: &OwnedFd) {
+        let mut lent = lock(&self.lent);
+        let taken = lent.take(opened, self.access);
+        if taken.and_then(|()| lent.watch(epoll)).is_err() {
+            lent.give_back();
+        }
+    }
+
+    /// Gives back what is borrowed if the server wants that, or has ended.
+    pub(super) fn look_at_loan(&self) {
+        lock(&self.lent).look();
+    }
+
+    /// Is the volume's memory borrowed?
+    pub(super) fn is_lent(&self) -> bool {
+        lock(&self.lent).is_lent()
     }
 
     /// Begins a generation: the volume is open, as `device_id`.
@@ -265,8 +292,11 @@ impl Remote {
         });
     }
 
-    /// Changes the state within the generation.
+    /// Changes the state within the generation. Nothing stays borrowed of a volume that is not open.
     pub(super) fn becomes(&self, state: State) {
+        if state != State::Open {
+            lock(&self.lent).give_back();
+        }
         self.set(Gate {
             state,
             ..self.gate()

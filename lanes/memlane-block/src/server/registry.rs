@@ -1,6 +1,7 @@
 //! Who has what open: over all sessions and services of a process.
 
 use super::ids::Ids;
+use crate::loan::{LoanToken, Offer, may_borrow};
 use crate::store::{Backing, Failure, Key};
 use crate::volume::{Errno, Op};
 use crate::wire::{AGAIN_MASK, Access, Busy};
@@ -10,7 +11,7 @@ use memlane_wait::mutex::lock;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Refusals that are remembered.
@@ -71,6 +72,11 @@ impl Party {
             && (root || self.is_of(other))
     }
 
+    /// Is it a process of this host that could take this one's memory anyway?
+    pub(super) fn may_borrow(&self) -> bool {
+        matches!(self.who, Identity::Local { uid, .. } if may_borrow(uid))
+    }
+
     fn is_of(&self, other: &Identity) -> bool {
         let named = match other {
             Identity::Certificate(names) => {
@@ -129,6 +135,40 @@ pub(super) struct Opener {
     pub(super) counts: Counts,
     /// Taken away by the server's owner.
     pub(super) revoked: AtomicBool,
+    /// The volume's memory, as this client may have it, or has it. Its service's thread sets it.
+    pub(super) loan: OnceLock<Arc<Offer>>,
+    /// Its session has closed it. It stays as long as its client still has the volume's memory.
+    closed: AtomicBool,
+}
+
+impl Opener {
+    /// Offers the volume's memory to its client, once. `None`: it is not in memory, or nothing more can be offered; then all
+    /// requests come here.
+    pub(super) fn offer(&self, size: u64) -> Option<LoanToken> {
+        if let Some(offer) = self.loan.get() {
+            return Some(offer.token());
+        }
+        let lent = self.backing.lend(self.access != Access::ReadOnly).ok()??;
+        let offer = Offer::make(lent, size).ok()?;
+        Some(self.loan.get_or_init(|| offer).token())
+    }
+
+    /// Can its client read or write the volume without asking?
+    pub(super) fn is_lent(&self) -> bool {
+        self.loan.get().is_some_and(|offer| offer.is_held())
+    }
+
+    /// Withdraws what is offered, or asks for it back.
+    pub(super) fn end_loan(&self) {
+        if let Some(offer) = self.loan.get() {
+            offer.end();
+        }
+    }
+
+    /// Nobody has the volume by this any more.
+    fn is_over(&self) -> bool {
+        self.closed.load(Ordering::Acquire) && !self.is_lent()
+    }
 }
 
 /// What was done, as it is counted.
@@ -216,6 +256,8 @@ pub struct OpenerView {
     pub counters: Counters,
     /// The last thing that went wrong.
     pub failure: Option<Failure>,
+    /// It reads and writes the volume's memory by itself, which no counter sees.
+    pub lent: bool,
 }
 
 /// A volume that is open.
@@ -279,6 +321,7 @@ impl Registry {
         backing: Arc<Backing>,
     ) -> Result<Arc<Opener>, Denied> {
         let key = backing.key().clone();
+        self.forget_what_is_over();
         let writers = self.writers(&key);
         if writers.len() >= room(access) {
             let stays = writers
@@ -295,10 +338,20 @@ impl Registry {
             backing,
             counts: Counts::default(),
             revoked: AtomicBool::new(false),
+            loan: OnceLock::new(),
+            closed: AtomicBool::new(false),
         });
         let openers = self.volumes.entry(key).or_default();
         openers.push(Arc::clone(&opener));
         Ok(opener)
+    }
+
+    /// Drops what was closed while its client still had the volume's memory, and has given it back since.
+    pub(super) fn forget_what_is_over(&mut self) {
+        self.volumes.retain(|_, openers| {
+            openers.retain(|opener| !opener.is_over());
+            !openers.is_empty()
+        });
     }
 
     fn writers(&self, key: &Key) -> Vec<Arc<Opener>> {
@@ -315,8 +368,10 @@ impl Registry {
         access: Access,
         by: &Party,
     ) -> Result<(), Arc<Opener>> {
+        // What a process has in its own memory cannot be taken from it: it may only be stopped, and go on later.
         let gives_way = |writer: &Arc<Opener>| {
-            writer.revoked.load(Ordering::Acquire) || writer.party.gives_way_to(&by.who)
+            let gone = writer.party.gives_way_to(&by.who) && !writer.is_lent();
+            writer.revoked.load(Ordering::Acquire) || gone
         };
         let (silent, stay): (Vec<_>, Vec<_>) = self.writers(key).into_iter().partition(gives_way);
         if stay.len() >= room(access)
@@ -333,6 +388,7 @@ impl Registry {
         if opener.revoked.swap(true, Ordering::AcqRel) {
             return;
         }
+        opener.end_loan();
         if self.taken.len() == TAKEN {
             self.taken.pop_front();
         }
@@ -347,16 +403,12 @@ impl Registry {
             .any(|(taken, of)| *taken == id & AGAIN_MASK && of == name)
     }
 
-    /// It is closed, and nothing of it is under way any more.
+    /// It is closed, and nothing of it is under way any more. If its client has the volume's memory, it is asked to give that
+    /// back first.
     pub(super) fn close(&mut self, opener: &Arc<Opener>) {
-        let key = opener.backing.key();
-        let Some(openers) = self.volumes.get_mut(key) else {
-            return;
-        };
-        openers.retain(|other| !Arc::ptr_eq(other, opener));
-        if openers.is_empty() {
-            self.volumes.remove(key);
-        }
+        opener.end_loan();
+        opener.closed.store(true, Ordering::Release);
+        self.forget_what_is_over();
     }
 
     pub(super) fn openers_of(&self, key: &Key) -> Vec<Arc<Opener>> {
@@ -418,6 +470,7 @@ fn view(openers: &[Arc<Opener>]) -> Option<VolumeView> {
         device_id: opener.id,
         counters: opener.counts.view(),
         failure: opener.backing.failure(),
+        lent: opener.is_lent(),
     });
     Some(VolumeView {
         name: first.name.clone(),

@@ -7,8 +7,9 @@ use crate::store::wakeup::Wakeup;
 use crate::store::{Backing, Completion, Engine, Key, Mode, StoreRequest};
 use crate::volume::{EXTENT_LEN, Errno, Flags, Op};
 use crate::wire::{
-    self, Access, Busy, CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_NOTICE, CAP_TAKE_OVER, CAPS,
-    IoMsg, Message, Open, OpenRsp, SECTOR, SessInfo, SessInfoRsp, VERSION, Wish,
+    self, Access, Busy, CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_LOAN, CAP_NOTICE,
+    CAP_TAKE_OVER, CAPS, IoMsg, Message, Open, OpenRsp, SECTOR, SessInfo, SessInfoRsp, VERSION,
+    Wish,
 };
 use memlane_core::access::SharedBytes;
 use memlane_transport::engine::Direction;
@@ -175,15 +176,14 @@ impl BlockService {
 
     fn sess_info(&mut self, job: &Job, chunk: SharedBytes, info: SessInfo) -> Result<Begun, Errno> {
         let boot = self.shared.boot;
-        let ours = if boot.is_some() {
-            CAPS
-        } else {
-            CAPS & !CAP_BOOT_ID
-        };
+        let lend = self.shared.config.lend;
         let session = self
             .sessions
             .get_mut(&job.session)
             .ok_or(Errno(libc::EACCES))?;
+        let lacks = |has: bool, cap: u16| if has { 0 } else { cap };
+        let may_borrow = lend && session.party.may_borrow();
+        let ours = CAPS & !lacks(boot.is_some(), CAP_BOOT_ID) & !lacks(may_borrow, CAP_LOAN);
         session.caps = info.caps & ours;
         let can_lose = session.caps & CAP_TAKE_OVER != 0;
         session.party.can_lose.store(can_lose, Ordering::Relaxed);
@@ -221,7 +221,10 @@ impl BlockService {
         if open.access == Access::ReadOnly {
             (info.read_only, info.trim, info.zeroes, info.max_trim) = (true, false, false, 0);
         }
-        let rsp = OpenRsp::of(device.opener.id, &info, session.caps);
+        let mut rsp = OpenRsp::of(device.opener.id, &info, session.caps);
+        if session.caps & CAP_LOAN != 0 {
+            rsp.loan = device.opener.offer(info.size);
+        }
         answer(job, chunk, &rsp.encode())
     }
 
@@ -302,6 +305,7 @@ impl BlockService {
             Found::Path(path) => Backing::open(path.as_fd(), mode, self.shared.config.direct)?,
             Found::Memory(size) => match existing() {
                 Some(backing) => return Ok(backing),
+                None if self.shared.config.lend => Backing::memory_to_lend(size, full)?,
                 None => Backing::memory(size, full)?,
             },
             Found::Nothing(size) => Backing::nothing(size, full)?,

@@ -1,6 +1,6 @@
 //! What all services of a process share: the names of its volumes, and who has which of them open.
 
-use super::registry::{Refusal, Registry, VolumeView};
+use super::registry::{Opener, Refusal, Registry, VolumeView};
 use crate::names::{Found, NameError, Names};
 use crate::store::wakeup::Wakeup;
 use crate::store::{Backing, Direct, Mode, StoreKind};
@@ -11,7 +11,10 @@ use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A client gives back what is lent when its thread for that has run, unless it is stopped.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
 
 /// A server's settings.
 #[derive(Clone, Debug)]
@@ -34,6 +37,8 @@ pub struct ServerConfig {
     pub volumes: usize,
     /// How often sizes are looked at.
     pub look_every: Duration,
+    /// Volumes in memory are lent to clients of this host that run as the same user, or as root.
+    pub lend: bool,
 }
 
 impl ServerConfig {
@@ -51,6 +56,7 @@ impl ServerConfig {
             max_io: 126_976,
             volumes: 256,
             look_every: Duration::from_secs(1),
+            lend: false,
         }
     }
 }
@@ -121,17 +127,23 @@ impl Shared {
         }
     }
 
-    /// Gives a file below the root another size; those who have it open are told.
+    /// Gives a file below the root another size; those who have it open are told. A file that is to become smaller is taken back
+    /// from those to whom it is lent, who might make it longer again.
     ///
     /// # Errors
-    /// Why there is no such volume; the kernel's; `EINVAL` if not in blocks; `EOPNOTSUPP` if it is no file.
+    /// Why there is no such volume; the kernel's; `EINVAL` if not in blocks; `EOPNOTSUPP` if it is no file; that
+    /// somebody does not give it back.
     pub fn resize(&self, name: &str, size: u64) -> Result<(), NameError> {
         let Found::Path(path) = self.names.find_for_owner(name)? else {
             return Err(NameError::Os(Errno::NOTSUP));
         };
         let backing = Backing::open(path.as_fd(), Mode::Share, Direct::Off).map_err(os)?;
+        let openers = self.registry().openers_of(backing.key());
+        if size < backing.info(0).size {
+            take_back(&openers)?;
+        }
         backing.resize(size).map_err(os)?;
-        for opener in self.registry().openers_of(backing.key()) {
+        for opener in openers {
             opener.backing.resized();
         }
         self.tell_services();
@@ -150,7 +162,11 @@ impl Shared {
 
     /// Looks at the sizes of all that is open.
     pub fn look(&self) {
-        let backings = self.registry().backings();
+        let backings = {
+            let mut registry = self.registry();
+            registry.forget_what_is_over();
+            registry.backings()
+        };
         // Not while the registry is locked: a file system may take its time.
         let mut changed = false;
         for backing in backings {
@@ -171,6 +187,19 @@ impl Shared {
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
         lock(&self.registry)
     }
+}
+
+/// Ends all loans of a volume, and waits until it was given back.
+fn take_back(openers: &[Arc<Opener>]) -> Result<(), NameError> {
+    let until = Instant::now() + GIVEN_BACK_WITHIN;
+    openers.iter().for_each(|opener| opener.end_loan());
+    while openers.iter().any(|opener| opener.is_lent()) {
+        if Instant::now() >= until {
+            return Err(NameError::Lent);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 fn watch(shared: &Weak<Shared>, every: Duration) {

@@ -5,6 +5,7 @@ use super::mapped::Mapped;
 use super::memory::Memory;
 use crate::volume::{Errno, Info, Op, tell_extents};
 use memlane_core::access::SharedBytes;
+use memlane_sys::mem;
 use memlane_wait::mutex::lock;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, OFlags, StatxFlags};
 use std::io;
@@ -146,7 +147,7 @@ pub struct Backing {
     preferred: u32,
     writable: bool,
     /// Of a file that is written: keeps other processes from writing it.
-    _claim: Option<Claim>,
+    claim: Option<Claim>,
     trim: bool,
     /// Bytes, in whole blocks.
     size: AtomicU64,
@@ -214,7 +215,7 @@ impl Backing {
         Ok(Backing {
             source: Source::File(file),
             key,
-            _claim: claim.transpose()?,
+            claim: claim.transpose()?,
             trim,
             writable,
             ..Backing::new(block, preferred, bytes)
@@ -226,10 +227,76 @@ impl Backing {
     /// # Errors
     /// There is not so much, or it is not in blocks.
     pub fn memory(size: u64, name: &str) -> io::Result<Backing> {
+        Backing::of_memory(size, name, Memory::new)
+    }
+
+    /// Memory like that of [`memory`](Self::memory), which can be lent.
+    ///
+    /// # Errors
+    /// There is not so much, or it is not in blocks.
+    pub fn memory_to_lend(size: u64, name: &str) -> io::Result<Backing> {
+        Backing::of_memory(size, name, Memory::to_share)
+    }
+
+    fn of_memory(
+        size: u64,
+        name: &str,
+        make: impl FnOnce(u64) -> io::Result<Memory>,
+    ) -> io::Result<Backing> {
         in_blocks(size)?;
         Ok(Backing {
-            source: Source::Memory(Memory::new(size)?),
+            source: Source::Memory(make(size)?),
             key: Key::Test(name.to_owned()),
+            ..Backing::new(BLOCK, 4096, size)
+        })
+    }
+
+    /// A descriptor by which another process can read these bytes, and write them if `writable`. `None`: they are not all in
+    /// memory, or only this process can have them.
+    ///
+    /// # Errors
+    /// Descriptors are used up.
+    pub fn lend(&self, writable: bool) -> io::Result<Option<OwnedFd>> {
+        let file = match &self.source {
+            Source::Memory(memory) => memory.file(),
+            Source::File(file) => file.mapped().map(|_| file.fd()),
+            Source::Nothing => None,
+        };
+        let Some(file) = file else {
+            return Ok(None);
+        };
+        let lent = match (&self.claim, writable) {
+            (_, false) => reopen(file, OFlags::RDONLY),
+            (Some(claim), true) => claim.lend(),
+            (None, true) => file.try_clone_to_owned(),
+        };
+        lent.map(Some)
+    }
+
+    /// What another process has lent, of at least `size` bytes.
+    ///
+    /// # Errors
+    /// It is neither a memory file whose size is sealed nor a file of a tmpfs (`EINVAL`), or is not of that size.
+    pub fn borrowed(lent: OwnedFd, size: u64, writable: bool) -> io::Result<Backing> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&lent)?.st_mode);
+        if kind != FileType::RegularFile || !is_in_memory(lent.as_fd()) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let is_sealed = mem::seals(lent.as_raw_fd())
+            .is_ok_and(|seals| seals & mem::SEALS_FIXED == mem::SEALS_FIXED);
+        let source = match is_sealed {
+            true => Source::Memory(Memory::of_another(lent, size, writable)?),
+            false => Source::File(File {
+                fd: lent,
+                direct: None,
+                device: false,
+                in_memory: true,
+                mapped: Mapped::new(writable),
+            }),
+        };
+        Ok(Backing {
+            source,
+            writable,
             ..Backing::new(BLOCK, 4096, size)
         })
     }
@@ -253,7 +320,7 @@ impl Backing {
             block,
             preferred,
             writable: true,
-            _claim: None,
+            claim: None,
             trim: true,
             size: AtomicU64::new(whole(bytes, block)),
             shrunk_from: AtomicU64::new(0),

@@ -20,6 +20,8 @@ struct Locked {
     /// open for a while.
     file: OwnedFd,
     claims: usize,
+    /// Another process has this descriptor, too, and with it the lock.
+    lent: bool,
 }
 
 /// One part of this process that has a file open for writing. The last one frees the lock.
@@ -42,9 +44,25 @@ impl Claim {
         if refused == Some(rustix::io::Errno::WOULDBLOCK) {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
-        let locked = Locked { file, claims: 1 };
+        let locked = Locked {
+            file,
+            claims: 1,
+            lent: false,
+        };
         all.insert(key.clone(), locked);
         Ok(Claim(key.clone()))
+    }
+
+    /// The locked file, for a process that reads and writes it in this one's place. It has the lock, too: the file is free
+    /// when both are done with it.
+    ///
+    /// # Errors
+    /// Descriptors are used up.
+    pub(super) fn lend(&self) -> io::Result<OwnedFd> {
+        let mut all = lock(&LOCKED);
+        let locked = all.get_mut(&self.0).ok_or(io::ErrorKind::NotFound)?;
+        locked.lent = true;
+        locked.file.try_clone()
     }
 }
 
@@ -56,8 +74,10 @@ impl Drop for Claim {
         };
         locked.claims -= 1;
         if locked.claims == 0 {
-            // To close it would not be enough: a child between fork and exec has the descriptor, and the lock with it.
-            let _ = flock(&locked.file, FlockOperation::Unlock);
+            if !locked.lent {
+                // To close it would not be enough: a child between fork and exec has the descriptor, and the lock with it.
+                let _ = flock(&locked.file, FlockOperation::Unlock);
+            }
             all.remove(&self.0);
         }
     }

@@ -122,7 +122,7 @@ impl Engine {
 }
 
 /// Does what needs no disk; `None`: it needs one.
-fn at_once(request: &StoreRequest) -> Option<Result<(), Errno>> {
+pub(crate) fn at_once(request: &StoreRequest) -> Option<Result<(), Errno>> {
     let (op, at, len, data) = (request.op, request.at, request.len, request.data);
     let done = request.backing.at_once(op, at, len, data);
     done.or_else(|| plain::at_once(request))

@@ -160,6 +160,12 @@ impl PathAddr {
     pub fn to(dst: Address) -> PathAddr {
         PathAddr { src: None, dst }
     }
+
+    /// Does it lead to a server of this host, by a unix socket?
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        matches!(self.dst, Address::Local(_))
+    }
 }
 
 impl fmt::Display for PathAddr {

@@ -25,7 +25,18 @@ impl Alone {
     /// # Panics
     /// If there can be no folder.
     pub fn new(label: &str) -> Alone {
-        let dir = TempDir::new(label);
+        Alone::of(TempDir::new(label), label)
+    }
+
+    /// The same, in memory: all its files lie in a tmpfs.
+    ///
+    /// # Panics
+    /// If there can be no folder.
+    pub fn in_memory(label: &str) -> Alone {
+        Alone::of(TempDir::below(Path::new("/dev/shm"), label), label)
+    }
+
+    fn of(dir: TempDir, label: &str) -> Alone {
         std::fs::create_dir_all(dir.path().join("root")).expect("the root");
         Alone {
             name: format!("{label}-{}", std::process::id()),

@@ -53,12 +53,15 @@ impl SessionHost {
             pages: spec.memory.unwrap_or_default().pages(),
             shares: spec.device.as_ref().map(across::share).transpose()?,
         };
+        // For copies to and from volumes that a server lends.
+        memlane_block::store::allow_mappings();
         let session = memlane_transport::io::open_with(config, means)?;
         let changes = Arc::new(Changes::new()?);
         let options = client::Options {
             changes: Some(Arc::clone(&changes)),
             patience: patience(spec.on_disconnect),
             open_limit: spec.wait,
+            borrow: spec.paths.iter().any(|path| path.0.is_local()),
             ..client::Options::default()
         };
         let shared: Arc<dyn memlane_transport::port::Session> = Arc::clone(&session) as _;

@@ -179,9 +179,10 @@ fn goals() -> Vec<Goal> {
         let flat = |of| goal(last.as_str(), "cpu", of, to.clone(), Aim::AtMost(FLAT));
         goals.extend(ours().map(|system| flat(system.id)));
         let many = rows::sweep().filter(|row| row.pattern == pattern && row.jobs > 1);
-        goals.extend(many.map(|row| {
+        goals.extend(many.flat_map(|row| {
             let aim = Aim::AtLeast(OF_ONE_JOB);
-            goal(row.id(), "rate", "fio-local", to.clone(), aim)
+            let to = &to;
+            ["fio-local", "fio-lent"].map(|of| goal(row.id(), "rate", of, to.clone(), aim))
         }));
     }
     goals
@@ -196,10 +197,12 @@ fn aim(system: &str, row: &rows::Work) -> Option<(&'static str, Aim)> {
         "fio-tcp" if depth == 1 => ("p50", Aim::AtMost(0.6)),
         "fio-tcp" => ("rate", Aim::AtLeast(3.0)),
         "api-region" => ("rate", Aim::AtLeast(0.91)),
-        "fio-local" if sequential => return None,
-        "fio-local" if depth == 1 => ("rate", Aim::AtLeast(20.0)),
-        "fio-local" => ("rate", Aim::AtLeast(10.0)),
-        "nbd-local" | "nbd-direct" | "nbd-direct-by-tcp" | "nbd-tcp" => ("rate", Aim::AtLeast(1.2)),
+        "fio-local" | "fio-lent" if sequential => return None,
+        "fio-local" | "fio-lent" if depth == 1 => ("rate", Aim::AtLeast(20.0)),
+        "fio-local" | "fio-lent" => ("rate", Aim::AtLeast(10.0)),
+        "nbd-local" | "nbd-lent" | "nbd-direct" | "nbd-direct-by-tcp" | "nbd-tcp" => {
+            ("rate", Aim::AtLeast(1.2))
+        }
         _ => return None,
     })
 }
@@ -228,9 +231,11 @@ mod tests {
         assert_eq!(of("fio-tcp", "randread-x8"), None);
         let judged = [
             "fio-local",
+            "fio-lent",
             "fio-tcp",
             "api-region",
             "nbd-local",
+            "nbd-lent",
             "nbd-direct",
             "nbd-direct-by-tcp",
             "nbd-tcp",

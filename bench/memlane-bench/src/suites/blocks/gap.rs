@@ -159,14 +159,14 @@ fn start(
                 .collect();
             let command = cables.command(Side::Server, &bench.programs.memlane);
             let ready = |pid| listens(pid, PORT);
-            let server = serve(bench, command, &at, ready)?;
+            let server = serve(bench, command, &at, &[], ready)?;
             Ok((server, at, Paths::Cables(cables)))
         }
         Paths::Links(_) => {
             let port = free_port()?;
             let at = format!("tcp://127.0.0.1:{port}");
             let ready = |pid| listens(pid, port);
-            let server = serve(bench, confined(&bench.programs.memlane), &[at], ready)?;
+            let server = serve(bench, confined(&bench.programs.memlane), &[at], &[], ready)?;
             let to = SocketAddr::from(([127, 0, 0, 1], port));
             let links: Vec<Link> = (0..count)
                 .map(|_| Link::new(to))

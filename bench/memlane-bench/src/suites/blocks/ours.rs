@@ -46,14 +46,16 @@ fn fresh(bench: &Bench, hint: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
 
-/// A server for test volumes, which listens at `at`; `command` may begin with what puts it elsewhere.
+/// A server for test volumes, with these `flags`, which listens at `at`; `command` may begin with what puts it elsewhere.
 pub(super) fn serve(
     bench: &Bench,
     mut command: Command,
     at: &[String],
+    flags: &[&str],
     ready: impl Fn(u32) -> bool,
 ) -> anyhow::Result<Service> {
     command.args(["serve", "--test-volumes", "--name", &fresh(bench, "serve")]);
+    command.args(flags);
     for at in at {
         command.args(["--listen", at]);
     }
@@ -66,28 +68,41 @@ pub(super) fn serve(
     Service::start_until(command, &bench.scratch, ready)
 }
 
-fn local_or_tcp(bench: &Bench, local: bool) -> anyhow::Result<(Service, String)> {
+/// How a server's volume is reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// By the loopback device.
+    Local,
+    /// In memory that the server lends.
+    Lent,
+    Tcp,
+}
+
+fn server(bench: &Bench, reach: Reach) -> anyhow::Result<(Service, String)> {
     let (name, port) = (fresh(bench, "at"), free_port()?);
-    let at = match local {
-        true => format!("local:{name}"),
-        false => format!("tcp://127.0.0.1:{port}"),
+    let by_tcp = reach == Reach::Tcp;
+    let at = match by_tcp {
+        true => format!("tcp://127.0.0.1:{port}"),
+        false => format!("local:{name}"),
     };
     let socket = format!("@memlane/blocks/{name}");
-    let service = serve(
-        bench,
-        confined(&bench.programs.memlane),
-        std::slice::from_ref(&at),
-        |pid| match local {
-            true => listens_at(&socket),
-            false => listens(pid, port),
-        },
-    )?;
+    let ready = |pid| match by_tcp {
+        true => listens(pid, port),
+        false => listens_at(&socket),
+    };
+    let flags: &[&str] = if reach == Reach::Lent {
+        &["--lend"]
+    } else {
+        &[]
+    };
+    let command = confined(&bench.programs.memlane);
+    let service = serve(bench, command, std::slice::from_ref(&at), flags, ready)?;
     Ok((service, at))
 }
 
 /// Its API, by our own generator.
-pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
-    let (service, at) = local_or_tcp(bench, local)?;
+pub(super) fn api(bench: &Bench, reach: Reach) -> anyhow::Result<Running> {
+    let (service, at) = server(bench, reach)?;
     let held = hold(bench, &at, None)?;
     let mut running = Running::new(Target::Api { at, device: None }, vec![service]);
     running.held = Some(held);
@@ -122,8 +137,8 @@ pub(super) fn api_across(bench: &Bench) -> anyhow::Result<Running> {
 }
 
 /// Its API, by fio.
-pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
-    let (service, at) = local_or_tcp(bench, local)?;
+pub(super) fn engine(bench: &Bench, reach: Reach) -> anyhow::Result<Running> {
+    let (service, at) = server(bench, reach)?;
     let (library, held) = (library(&bench.programs), hold(bench, &at, None)?);
     let volume = volume(bench.size);
     let target = Target::Engine {
@@ -163,9 +178,9 @@ fn nbd_at(door: &Door) -> String {
     }
 }
 
-/// The NBD export of a mapped volume, over the loopback device or the TCP one.
-pub(super) fn nbd(bench: &Bench, local: bool) -> anyhow::Result<Running> {
-    let (service, at) = local_or_tcp(bench, local)?;
+/// The NBD export of a mapped volume.
+pub(super) fn nbd(bench: &Bench, reach: Reach) -> anyhow::Result<Running> {
+    let (service, at) = server(bench, reach)?;
     let door = Door::new(bench, false)?;
     let mapped = door.start(map(bench, &at, &nbd_at(&door)), bench)?;
     Ok(Running::new(door.target(""), vec![service, mapped]))
@@ -185,7 +200,7 @@ pub(super) fn nbd_direct(bench: &Bench, by_tcp: bool) -> anyhow::Result<Running>
 
 /// The file of a mapped volume.
 pub(super) fn fuse(bench: &Bench) -> anyhow::Result<Running> {
-    let (service, at) = local_or_tcp(bench, true)?;
+    let (service, at) = server(bench, Reach::Local)?;
     let file = bench.scratch.name("fuse");
     let face = format!("fuse:{}", file.display());
     let mapped = Service::start_until(map(bench, &at, &face), &bench.scratch, |_| {

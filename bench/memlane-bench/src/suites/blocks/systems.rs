@@ -1,5 +1,6 @@
 //! Who is measured, and how each is started.
 
+use super::ours::Reach;
 use super::running::{Bench, Running};
 use super::{ours, peers};
 use crate::catalogue::System;
@@ -10,12 +11,16 @@ use crate::runner::proc::find_program;
 pub(super) enum By {
     /// memlane's API, by fio with memlane's engine.
     Engine,
+    /// The same, in memory that the server lends.
+    EngineLent,
     /// memlane's API, by `memlane-bench peer load`.
     Api,
     /// The same, by memory that a server shares with other machines.
     ApiAcross,
     /// memlane's NBD export.
     Nbd,
+    /// The same, of memory that the server lends.
+    NbdLent,
     /// memlane's NBD export of a file, without a server.
     NbdDirect,
     /// The same, by TCP.
@@ -78,16 +83,18 @@ const fn long(served: Served) -> Served {
 /// All of them, ours first. Those that do not use TCP use the loopback device, or a unix socket. Exports of ours are at a unix socket,
 /// unless they say otherwise.
 #[rustfmt::skip]
-pub(super) const ALL: [Served; 21] = {
+pub(super) const ALL: [Served; 23] = {
     use By::*;
     const TCP: bool = true;
     [
         swept(served("fio-local", "memlane, API, loopback device", Engine, !TCP)),
+        swept(served("fio-lent", "memlane, API, memory that the server lends", EngineLent, !TCP)),
         swept(served("fio-tcp", "memlane, API, TCP device", Engine, TCP)),
         served("api-local", "memlane, API, loopback device, own generator", Api, !TCP),
         served("api-tcp", "memlane, API, TCP device, own generator", Api, TCP),
         served("api-region", "memlane, API, memory that machines share, own generator", ApiAcross, TCP),
         swept(served("nbd-local", "memlane, NBD export, loopback device", Nbd, !TCP)),
+        swept(served("nbd-lent", "memlane, NBD export, memory that the server lends", NbdLent, !TCP)),
         swept(served("nbd-direct", "memlane, NBD export of a file in memory, no server", NbdDirect, !TCP)),
         long(served("nbd-direct-by-tcp", "memlane, NBD export by TCP of a file in memory, no server", NbdDirectByTcp, !TCP)),
         served("nbd-tcp", "memlane, NBD export, TCP device", Nbd, TCP),
@@ -120,9 +127,11 @@ impl Served {
             ours: matches!(
                 self.by,
                 By::Engine
+                    | By::EngineLent
                     | By::Api
                     | By::ApiAcross
                     | By::Nbd
+                    | By::NbdLent
                     | By::NbdDirect
                     | By::NbdDirectByTcp
                     | By::Fuse
@@ -132,12 +141,15 @@ impl Served {
 
     /// Starts it.
     pub(super) fn start(&self, bench: &Bench) -> anyhow::Result<Running> {
-        let (local, tcp) = (!self.tcp, self.tcp);
+        let tcp = self.tcp;
+        let reach = if tcp { Reach::Tcp } else { Reach::Local };
         match self.by {
-            By::Engine => ours::engine(bench, local),
-            By::Api => ours::api(bench, local),
+            By::Engine => ours::engine(bench, reach),
+            By::EngineLent => ours::engine(bench, Reach::Lent),
+            By::Api => ours::api(bench, reach),
             By::ApiAcross => ours::api_across(bench),
-            By::Nbd => ours::nbd(bench, local),
+            By::Nbd => ours::nbd(bench, reach),
+            By::NbdLent => ours::nbd(bench, Reach::Lent),
             By::NbdDirect => ours::nbd_direct(bench, false),
             By::NbdDirectByTcp => ours::nbd_direct(bench, true),
             By::Fuse => ours::fuse(bench),
@@ -155,13 +167,14 @@ impl Served {
     pub(super) fn lacks(&self, bench: &Bench) -> Option<String> {
         let needed: &[&str] = match self.by {
             By::Api | By::ApiAcross => &[],
-            By::Engine | By::Nbd | By::NbdDirect | By::NbdDirectByTcp | By::Fuse => &["fio"],
+            By::Engine | By::EngineLent | By::Nbd | By::NbdLent => &["fio"],
+            By::NbdDirect | By::NbdDirectByTcp | By::Fuse => &["fio"],
             By::NbdkitMemory | By::NbdkitFile | By::NbdkitRelay => &["nbdkit", "fio"],
             By::NbdServer => &["nbd-server", "fio"],
             By::Qsd | By::QsdFuse | By::QsdRelay => &["qemu-storage-daemon", "fio"],
         };
         absent(needed).or_else(|| match self.by {
-            By::Engine => ours::no_engine(&ours::library(&bench.programs)),
+            By::Engine | By::EngineLent => ours::no_engine(&ours::library(&bench.programs)),
             _ => None,
         })
     }
@@ -192,7 +205,7 @@ mod tests {
             assert!(!twice, "{}", system.id);
         }
         let ours = ALL.iter().filter(|served| served.system().ours).count();
-        assert_eq!((ours, ALL.len() - ours), (10, 11));
+        assert_eq!((ours, ALL.len() - ours), (12, 11));
         // The sweep compares, too.
         let swept = |ours| {
             let mut all = ALL.iter().filter(|served| served.in_sweep);

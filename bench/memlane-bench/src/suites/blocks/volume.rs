@@ -54,10 +54,12 @@ impl OpenVolume {
             shares: way.device.map(shared).transpose()?,
             ..Means::default()
         };
+        let borrow = paths.iter().any(PathAddr::is_local);
         let session = open_with(ClientConfig { engine, paths }, means)?;
         let options = Options {
             patience: AllDown::Queue(PATIENCE),
             open_limit: OPEN_LIMIT,
+            borrow,
             ..Options::default()
         };
         let client = Client::with(Arc::clone(&session) as _, options)?;

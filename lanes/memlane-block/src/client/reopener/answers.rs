@@ -114,6 +114,7 @@ impl Reopener {
             _ if asked.era != self.era => {}
             Ask::SessInfo => {
                 let server = result.and_then(|bytes| Server::parse(bytes));
+                let server = server.map(|server| server.for_client(self.options.borrow));
                 self.server_told(server);
             }
             Ask::Open { key, name } => {
@@ -199,6 +200,7 @@ impl Reopener {
         let era = self.era;
         let entry = &mut self.entries[place];
         let remote = Arc::new(Remote::new(entry.name.clone(), entry.access, opened));
+        remote.borrow(opened, &self.loans);
         let under = Under { era, server };
         let open = Who::Open {
             remote: Arc::clone(&remote),
@@ -248,6 +250,7 @@ impl Reopener {
         }
         remote.learn(opened);
         if !same_era || gate.state != State::Open {
+            remote.borrow(opened, &self.loans);
             remote.revive(opened.device_id);
         } else if entry.doubted && remote.is_doubted() {
             remote.deny();

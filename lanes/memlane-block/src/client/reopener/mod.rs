@@ -17,15 +17,17 @@ use super::handle::Options;
 use super::mail::{Claim, Command, Mail};
 use super::remote::{Remote, State, Status, Under};
 use crate::wire::{
-    Access, CAP_TAKE_OVER, CAPS, Close, OPEN_RSP_LEN, Open, SESS_INFO_LEN, SessInfo, VERSION,
+    Access, CAP_LOAN, CAP_TAKE_OVER, CAPS, Close, OPEN_RSP_LEN, Open, SESS_INFO_LEN, SessInfo,
+    VERSION,
 };
 use memlane_transport::engine::backoff::{Backoff, Jitter};
 use memlane_transport::engine::{Direction, Time};
 use memlane_transport::lease::Lease;
 use memlane_transport::message::Message;
 use memlane_transport::port::{Completion, LeaseError, Port, Session, Submission};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -128,6 +130,8 @@ pub struct Reopener {
     next: u64,
     completions: Vec<Completion>,
     closed: bool,
+    /// An epoll set of the loans' sockets, readable when one is over.
+    loans: OwnedFd,
     /// News of paths that were read.
     heard: u64,
     /// For code that shows volumes: news, and changes of volumes.
@@ -168,6 +172,7 @@ impl Reopener {
             next: 0,
             completions: Vec::new(),
             closed: false,
+            loans: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             heard: 0,
             told: 0,
             stop: None,
@@ -191,6 +196,7 @@ impl Reopener {
         let now = self.clock.now();
         self.stock_up();
         self.look_for_doubts(now);
+        self.look_at_loans();
         self.give_up_openings(now);
         self.ask_what_is_due(now);
         self.tell_changes();
@@ -211,9 +217,9 @@ impl Reopener {
         }
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let (news, mail) = (self.session.news_fd(), self.mail.fd());
-        let fds = [news, mail, self.port.fd()];
+        let fds = [news, mail, self.loans.as_fd(), self.port.fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let used = if expects { 3 } else { 2 };
+        let used = if expects { 4 } else { 3 };
         // A signal, or whatever else: the next step looks at everything.
         let _ = poll(&mut fds[..used], limit.as_ref());
     }
@@ -354,6 +360,14 @@ impl Reopener {
         }
     }
 
+    fn look_at_loans(&self) {
+        for entry in &self.entries {
+            if let Who::Open { remote, .. } = &entry.who {
+                remote.look_at_loan();
+            }
+        }
+    }
+
     fn give_up_openings(&mut self, now: Time) {
         let late = |entry: &Entry| match &entry.who {
             Who::Opening { until, late, .. } => Some(*late).filter(|_| now >= *until),
@@ -420,9 +434,10 @@ impl Reopener {
             return;
         };
         self.known = Known::Asked;
+        let borrows = if self.options.borrow { CAP_LOAN } else { 0 };
         let hello = SessInfo {
             version: VERSION,
-            caps: CAPS,
+            caps: CAPS & !CAP_LOAN | borrows,
         };
         let usr = hello.encode().into();
         self.ask(Ask::SessInfo, usr, SESS_INFO_LEN, Some(lease));

@@ -1,0 +1,374 @@
+//! A volume in memory, lent by its server to a client of the same host: how its descriptor goes from one to the other, and
+//! how both learn that the loan is over.
+//!
+//! ```text
+//!   server  offer ──► listens at an abstract name, which its answer to OPEN tells
+//!   client  take  ──► connects; gets the descriptor; maps it, or reads and writes it
+//!           … the socket stays: a message of the server's, or its end at either side, ends the loan …
+//! ```
+//!
+//! `docs/formats/volume-loan.md` has the message; `docs/decisions/0043-volumes-that-are-lent.md` has the reasons.
+
+use memlane_wait::mutex::lock;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recv, recvmsg, send, sendmsg, socket_with,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// "MLVOLUME".
+const MAGIC: [u8; 8] = *b"MLVOLUME";
+const VERSION: u16 = 1;
+/// Bytes of the message that the descriptor comes with.
+const LEN: usize = 24;
+/// How long an offer stands, and how long a client waits for the descriptor: both sides act at once.
+const OFFER_STANDS: Duration = Duration::from_secs(5);
+/// How often a server looks whether an offer was withdrawn.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Names an offer: 64 random bits, never zero, which the server tells the client in its answer to OPEN.
+pub(crate) type LoanToken = NonZeroU64;
+
+fn address(token: LoanToken) -> io::Result<SocketAddrUnix> {
+    let name = format!("memlane-volume-{token:016x}");
+    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    Ok(socket_with(family, kind, flags, None)?)
+}
+
+/// Anybody may connect to an abstract name, and anybody may take one that is free. So both sides ask the kernel who the
+/// other is: the same user, or root.
+fn is_no_stranger(socket: &OwnedFd) -> bool {
+    let peer = socket_peercred(socket).map(|peer| peer.uid.as_raw());
+    peer.is_ok_and(may_borrow)
+}
+
+/// May this user have what this process has? Root and the process's own user can take it anyway.
+pub(crate) fn may_borrow(uid: u32) -> bool {
+    uid == 0 || uid == memlane_sys::proc::euid()
+}
+
+/// Waits until `socket` is readable. `false`: it is not, within `limit`.
+fn readable(socket: impl AsFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).ok();
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    poll(&mut fds, limit.as_ref()).is_ok_and(|n| n > 0)
+}
+
+fn message(size: u64) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[16..].copy_from_slice(&size.to_le_bytes());
+    bytes
+}
+
+/// The size that a message tells. `None`: it is none of this version's messages.
+fn size_of(bytes: &[u8]) -> Option<u64> {
+    let size = u64::from_le_bytes(bytes.get(16..LEN)?.try_into().ok()?);
+    // Whatever means nothing must be zero: nobody can put a meaning there without a new version.
+    (bytes == message(size)).then_some(size)
+}
+
+// ---- the server's side ----
+
+/// A volume that one client may have, or has.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    token: LoanToken,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nobody has come for it yet.
+    Stands,
+    /// The client has it as long as it keeps the other end of this socket.
+    Taken(OwnedFd),
+    /// It was never taken, or given back.
+    Over,
+}
+
+impl Offer {
+    /// Offers `volume`, of `size` bytes, to the first that comes within five seconds and may have it.
+    ///
+    /// # Errors
+    /// No random numbers, descriptors or threads are left.
+    pub(crate) fn make(volume: OwnedFd, size: u64) -> io::Result<Arc<Offer>> {
+        let random = memlane_sys::proc::random_u64();
+        let random = random.map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+        let token = NonZeroU64::new(random).unwrap_or(NonZeroU64::MIN);
+        let door = socket()?;
+        bind(&door, &address(token)?)?;
+        listen(&door, 1)?;
+        let offer = Arc::new(Offer {
+            token,
+            state: Mutex::new(State::Stands),
+        });
+        let offered = Arc::clone(&offer);
+        let thread = std::thread::Builder::new().name("memlane-loan".to_owned());
+        thread.spawn(move || offered.wait_for_the_client(&door, &volume, size))?;
+        Ok(offer)
+    }
+
+    /// What the client is told.
+    pub(crate) fn token(&self) -> LoanToken {
+        self.token
+    }
+
+    fn wait_for_the_client(&self, door: &OwnedFd, volume: &OwnedFd, size: u64) {
+        let until = Instant::now() + OFFER_STANDS;
+        while self.stands() && Instant::now() < until {
+            if !readable(door, LOOK_EVERY) {
+                continue;
+            }
+            let Ok(client) = accept_with(door, SocketFlags::CLOEXEC) else {
+                continue;
+            };
+            if is_no_stranger(&client) && self.hand_over(client, volume, size) {
+                return;
+            }
+        }
+        self.end();
+    }
+
+    fn stands(&self) -> bool {
+        matches!(*lock(&self.state), State::Stands)
+    }
+
+    /// Gives the client the volume, unless the offer was withdrawn meanwhile.
+    fn hand_over(&self, client: OwnedFd, volume: &OwnedFd, size: u64) -> bool {
+        let mut state = lock(&self.state);
+        if !matches!(*state, State::Stands) {
+            return false;
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [volume.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let sent = sendmsg(
+            &client,
+            &[IoSlice::new(&message(size))],
+            &mut control,
+            flags,
+        );
+        if sent.is_ok() {
+            *state = State::Taken(client);
+        }
+        sent.is_ok()
+    }
+
+    /// Can the client still read or write the volume by itself?
+    pub(crate) fn is_held(&self) -> bool {
+        let mut state = lock(&self.state);
+        let State::Taken(client) = &*state else {
+            return false;
+        };
+        // The client says nothing: there is something to receive only when its end is closed.
+        if !readable(client, Duration::ZERO) {
+            return true;
+        }
+        *state = State::Over;
+        false
+    }
+
+    /// Withdraws the offer, or tells the client to give the volume back.
+    pub(crate) fn end(&self) {
+        let mut state = lock(&self.state);
+        match &*state {
+            State::Stands => *state = State::Over,
+            State::Taken(client) => {
+                // If there is no room for it, the client has not read what was sent before.
+                let _ = send(client, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            }
+            State::Over => {}
+        }
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+// ---- the client's side ----
+
+/// What holds a client and what it has borrowed together. Dropping it gives the volume back.
+#[derive(Debug)]
+pub(crate) struct Borrowed {
+    socket: OwnedFd,
+}
+
+impl Borrowed {
+    /// Takes what was offered: its descriptor, and its size in bytes.
+    ///
+    /// # Errors
+    /// Nobody offers it, a stranger does, or what came is no volume.
+    pub(crate) fn take(token: LoanToken) -> io::Result<(Borrowed, OwnedFd, u64)> {
+        let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
+        let socket = socket()?;
+        connect(&socket, &address(token)?)?;
+        if !is_no_stranger(&socket) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        if !readable(&socket, OFFER_STANDS) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        // One byte more: so a longer message shows.
+        let mut bytes = [0; LEN + 1];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            flags,
+        )?;
+        let volume = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        let size = size_of(&bytes[..received.bytes]).ok_or_else(nonsense)?;
+        Ok((Borrowed { socket }, volume.ok_or_else(nonsense)?, size))
+    }
+
+    /// Does the server want it back, or has it ended?
+    pub(crate) fn is_over(&self) -> bool {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let peeked = recv(&self.socket, &mut [0; 1][..], flags);
+        !matches!(
+            peeked,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
+        )
+    }
+}
+
+impl AsFd for Borrowed {
+    /// Readable when the loan is over.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memlane_sys::mem;
+    use std::os::fd::FromRawFd as _;
+
+    const SIZE: u64 = 8192;
+
+    /// A memory file of [`SIZE`] bytes.
+    fn volume() -> OwnedFd {
+        let file = mem::memfd(c"volume", 8192, false).expect("a file");
+        mem::add_seals(file.raw(), mem::SEALS_FIXED).expect("sealed");
+        // SAFETY: it was owned, and is given away.
+        unsafe { OwnedFd::from_raw_fd(file.into_raw()) }
+    }
+
+    /// What a client makes of a server that sends these bytes and, perhaps, a descriptor.
+    fn taken_from(bytes: &[u8], volume: Option<OwnedFd>) -> io::ErrorKind {
+        let token = NonZeroU64::new(memlane_sys::proc::random_u64().expect("a number"));
+        let token = token.expect("not zero");
+        let door = socket().expect("a socket");
+        bind(&door, &address(token).expect("a name")).expect("bound");
+        listen(&door, 1).expect("it listens");
+        std::thread::scope(|scope| {
+            let client = scope.spawn(move || Borrowed::take(token).map(|_| ()));
+            assert!(readable(&door, OFFER_STANDS));
+            let client_end = accept_with(&door, SocketFlags::CLOEXEC).expect("a client");
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let descriptors: Vec<BorrowedFd<'_>> = volume.iter().map(AsFd::as_fd).collect();
+            if !descriptors.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(&descriptors));
+            }
+            let parts = [IoSlice::new(bytes)];
+            sendmsg(&client_end, &parts, &mut control, SendFlags::NOSIGNAL).expect("sent");
+            let error = client.join().expect("no panic").expect_err("refused");
+            error.kind()
+        })
+    }
+
+    #[test]
+    fn what_is_offered_is_had_once_and_held_until_it_is_dropped() {
+        let offer = Offer::make(volume(), SIZE).expect("an offer");
+        assert!(!offer.is_held(), "nobody has it yet");
+        let (borrowed, file, size) = Borrowed::take(offer.token()).expect("taken");
+        let length = rustix::fs::fstat(&file).expect("a file").st_size;
+        assert_eq!((size, u64::try_from(length)), (SIZE, Ok(SIZE)));
+        assert!(offer.is_held() && !borrowed.is_over());
+        assert!(Borrowed::take(offer.token()).is_err(), "it is had once");
+        drop(borrowed);
+        assert!(!offer.is_held());
+        drop(file);
+    }
+
+    #[test]
+    fn a_server_that_wants_it_back_says_so_and_waits_for_the_client() {
+        let offer = Offer::make(volume(), SIZE).expect("an offer");
+        let (borrowed, _, _) = Borrowed::take(offer.token()).expect("taken");
+        offer.end();
+        assert!(borrowed.is_over());
+        assert!(offer.is_held(), "the client has not given it back");
+        drop(borrowed);
+        assert!(!offer.is_held());
+    }
+
+    #[test]
+    fn a_client_learns_that_its_server_is_gone() {
+        let offer = Offer::make(volume(), SIZE).expect("an offer");
+        let (borrowed, _, _) = Borrowed::take(offer.token()).expect("taken");
+        // As if its process had ended: its end of the socket is closed.
+        *lock(&offer.state) = State::Over;
+        assert!(borrowed.is_over());
+    }
+
+    #[test]
+    fn an_offer_that_was_withdrawn_is_not_handed_over() {
+        let offer = Offer::make(volume(), SIZE).expect("an offer");
+        let token = offer.token();
+        offer.end();
+        assert!(!offer.is_held());
+        let refused = Borrowed::take(token).map(|_| ());
+        assert!(refused.is_err());
+    }
+
+    #[test]
+    fn what_is_no_message_of_this_version_is_refused() {
+        let right = message(SIZE);
+        let mut other_version = right;
+        other_version[8] = 2;
+        let mut with_a_meaning = right;
+        with_a_meaning[12] = 1;
+        let longer = [&right[..], &[0]].concat();
+        let wrong = [
+            &other_version[..],
+            &with_a_meaning,
+            &longer,
+            &right[..23],
+            b"?",
+        ];
+        for bytes in wrong {
+            let kind = taken_from(bytes, Some(volume()));
+            assert_eq!(kind, io::ErrorKind::InvalidData, "{bytes:?}");
+        }
+        assert_eq!(taken_from(&right, None), io::ErrorKind::InvalidData);
+        assert_eq!(size_of(&right), Some(SIZE));
+    }
+}

@@ -1,0 +1,398 @@
+//! `memlane serve --lend`: clients of the same machine and user have the memory of a volume itself. Programs find there what
+//! they wrote, nothing is lost when either side is killed, and a volume never has two writers.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use memlane_system::blocks::alone::{Alone, Mapping};
+use memlane_system::blocks::fio::Verifying;
+use memlane_system::blocks::writer::{Loses, Writer};
+use memlane_system::blocks::{has, memlane, must, seed, skip};
+use memlane_system::harness::is_root;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SIZE: u64 = 32 << 20;
+
+/// A server that lends what lies below its root, which is in memory, and a file there.
+struct World {
+    alone: Alone,
+    file: PathBuf,
+}
+
+impl World {
+    fn new(test: &str) -> World {
+        let mut alone = Alone::in_memory(test);
+        let file = alone.volume("disk", SIZE);
+        alone.serve(&["--lend", "--test-volumes"]);
+        World { alone, file }
+    }
+
+    /// Maps it by NBD.
+    fn nbd(&self, session: &str, volume: &str, more: &[&str]) -> Mapping {
+        self.alone.nbd(session, &self.alone.local(), volume, more)
+    }
+
+    fn fuse(&self, session: &str) -> Mapping {
+        self.alone.fuse(session, &self.alone.local(), "disk", &[])
+    }
+
+    /// What comes of mapping the file for writing, in the background.
+    fn map(&self, session: &str, more: &[&str]) -> Output {
+        let socket = self.alone.dir().join(format!("{session}.sock"));
+        let frontend = format!("nbd:unix:{}", socket.display());
+        let session = format!("{}-{session}", self.alone.name());
+        let (local, first) = (self.alone.local(), ["map", "--session", &session]);
+        let rest = ["--as", &frontend, &local, "disk"];
+        self.alone.memlane(&[&first, more, &rest].concat())
+    }
+
+    /// Maps the file once nobody is in the way any more, and ends that.
+    fn must_become_free(&self, session: &str, more: &[&str]) {
+        let begin = Instant::now();
+        loop {
+            let said = self.map(session, more);
+            if said.status.success() {
+                break;
+            }
+            assert!(begin.elapsed() < LIMIT, "{said:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let session = format!("{}-{session}", self.alone.name());
+        let said = self
+            .alone
+            .memlane(&["vol", "unmap", "disk", "--session", &session]);
+        assert!(said.status.success(), "{said:?}");
+    }
+
+    /// Requests that have reached the server, of all sessions.
+    fn executed(&self) -> u64 {
+        let told = self.alone.memlane(&["vol", "ls", "--json"]);
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("a document");
+        let servers = told["servers"].as_array().into_iter().flatten();
+        let ours = servers.filter(|server| server["server"] == self.alone.name());
+        let sessions = ours.flat_map(|server| server["sessions"].as_array().into_iter().flatten());
+        let executed = sessions.filter_map(|session| session["executed"].as_u64());
+        executed.sum()
+    }
+}
+
+fn is_lent(mapping: &Mapping) -> bool {
+    mapping.show()["volumes"][0]["lent"] == true
+}
+
+fn refused(said: &Output, code: i32, why: &str) {
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(
+        said.status.code() == Some(code) && text.contains(why),
+        "{said:?}"
+    );
+}
+
+fn signal(pid: u32, name: &str) {
+    let mut kill = Command::new("kill");
+    kill.args([&format!("-{name}"), &pid.to_string()]);
+    must(kill);
+}
+
+fn all_here(test: &str, programs: &[&str]) -> bool {
+    let missing = programs.iter().find(|program| !has(program));
+    if let Some(missing) = missing {
+        skip(test, &format!("no {missing}"));
+    }
+    missing.is_none()
+}
+
+fn has_fuse(test: &str) -> bool {
+    let there = Path::new("/dev/fuse").exists();
+    if !there {
+        skip(test, "no /dev/fuse");
+    }
+    there
+}
+
+#[test]
+fn fio_finds_what_it_wrote_and_hardly_a_request_reaches_the_server() {
+    let test = "lent-fio";
+    if !all_here(test, &["fio"]) {
+        return;
+    }
+    let world = World::new(test);
+    for volume in ["disk", "mem:32M"] {
+        let mapping = world.nbd("a", volume, &[]);
+        assert!(is_lent(&mapping), "{:#}", mapping.show());
+        let before = world.executed();
+        let more = ["--bs=4k-256k", "--bsrange=4k-256k"];
+        let verdict = Verifying::start(mapping.shown(), 2, &more).must_find_nothing(LIMIT);
+        let reached = world.executed() - before;
+        assert!(
+            verdict.requests > 1000 && reached * 100 < verdict.requests,
+            "{reached} of {} requests reached the server",
+            verdict.requests
+        );
+        mapping.end();
+    }
+}
+
+#[test]
+fn what_one_client_writes_in_the_volumes_memory_is_read_by_another_that_asks_the_server() {
+    let test = "lent-two";
+    if !all_here(test, &["qemu-io"]) {
+        return;
+    }
+    let world = World::new(test);
+    let io = |uri: &str, command: &str| {
+        let mut qemu = Command::new("qemu-io");
+        qemu.args(["-f", "raw", "-c", command, uri]);
+        if command.starts_with("read") {
+            qemu.arg("-r");
+        }
+        let told = must(qemu);
+        assert!(!told.contains("failed"), "{told}");
+    };
+    for volume in ["disk", "mem:32M"] {
+        let writer = world.nbd("a", volume, &[]);
+        let reader = world.nbd("b", volume, &["--access", "ro"]);
+        let at_tcp = &world.alone.tcp();
+        let asker = world.alone.nbd("c", at_tcp, volume, &["--access", "ro"]);
+        let lent = [&writer, &reader, &asker].map(is_lent);
+        assert_eq!(lent, [true, true, false], "{volume}");
+        for (pattern, len) in [(7, "4k"), (8, "100k"), (9, "3M")] {
+            io(writer.shown(), &format!("write -P {pattern} 5M {len}"));
+            for other in [&writer, &reader, &asker] {
+                io(other.shown(), &format!("read -P {pattern} 5M {len}"));
+            }
+        }
+        // Zeroes are the server's work, and are seen in the memory.
+        io(writer.shown(), "write -z -u 5M 2M");
+        io(reader.shown(), "read -P 0 5M 2M");
+        for mapping in [asker, reader, writer] {
+            mapping.end();
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_again_and_again_loses_nothing_and_lends_anew() {
+    let test = "lent-server-killed";
+    if !has_fuse(test) {
+        return;
+    }
+    let mut world = World::new(test);
+    let mapping = world.fuse("a");
+    let mut writer = Writer::new(0, 512, seed());
+    let mut options = File::options();
+    let file = options.read(true).write(true).open(mapping.shown());
+    let file = file.expect("the mounted file");
+    for round in 0..4 {
+        mapping.wait_until("a loan", |session| session["volumes"][0]["lent"] == true);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| writer.work(&file, &over));
+            std::thread::sleep(Duration::from_millis(200));
+            world.alone.kill();
+            world.alone.serve(&["--lend", "--test-volumes"]);
+            mapping.wait_until_open();
+            std::thread::sleep(Duration::from_millis(100));
+            over.store(true, Ordering::SeqCst);
+        });
+        assert!(!writer.is_unsure(), "a write failed in round {round}");
+        let bytes = std::fs::read(&world.file).expect("the file");
+        writer.check(&bytes, Loses::Nothing, &format!("round {round}"));
+    }
+    assert!(writer.writes > 0 && writer.flushes > 0, "{writer:?}");
+    drop(file);
+    mapping.end();
+}
+
+#[test]
+fn a_client_that_is_killed_leaves_what_was_acknowledged_and_the_volume_is_free() {
+    let test = "lent-client-killed";
+    if !has_fuse(test) {
+        return;
+    }
+    let world = World::new(test);
+    let mut writer = Writer::new(0, 512, seed());
+    for round in 0..3 {
+        let mapping = world.fuse("a");
+        assert!(is_lent(&mapping), "{:#}", mapping.show());
+        let mut options = File::options();
+        let file = options.read(true).write(true).open(mapping.shown());
+        let file = file.expect("the mounted file");
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let work = scope.spawn(|| writer.work(&file, &over));
+            std::thread::sleep(Duration::from_millis(200));
+            mapping.kill();
+            let begin = Instant::now();
+            while !work.is_finished() {
+                assert!(begin.elapsed() < LIMIT, "the writer hangs");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let bytes = std::fs::read(&world.file).expect("the file");
+        writer.check(&bytes, Loses::Nothing, &format!("round {round}"));
+        world.must_become_free("b", &["--take-over"]);
+    }
+    assert!(writer.writes > 0, "{writer:?}");
+}
+
+#[test]
+fn a_client_that_is_only_stopped_cannot_lose_its_volume_to_another() {
+    let test = "lent-stopped";
+    let mut alone = Alone::in_memory(test);
+    let file = alone.volume("disk", SIZE);
+    alone.serve(&["--lend", "--heartbeat", "200ms"]);
+    let world = World { alone, file };
+    let mapping = world.nbd("a", "disk", &[]);
+    assert!(is_lent(&mapping), "{:#}", mapping.show());
+    signal(mapping.pid(), "STOP");
+    // Long after its heartbeats have ended.
+    std::thread::sleep(Duration::from_secs(1));
+    refused(
+        &world.map("b", &["--take-over"]),
+        4,
+        "somebody else writes to it",
+    );
+    signal(mapping.pid(), "CONT");
+    mapping.end();
+    world.must_become_free("b", &[]);
+}
+
+#[test]
+fn the_servers_owner_takes_a_lent_volume_back() {
+    let world = World::new("lent-release");
+    let mapping = world.nbd("a", "disk", &["--on-disconnect", "fail"]);
+    assert!(is_lent(&mapping), "{:#}", mapping.show());
+    let name = world.alone.name();
+    let said = world.alone.memlane(&[
+        "vol",
+        "release",
+        "disk",
+        mapping.session(),
+        "--server",
+        name,
+    ]);
+    assert!(said.status.success(), "{said:?}");
+    world.must_become_free("b", &[]);
+    assert!(!is_lent(&mapping), "{:#}", mapping.show());
+    // What it asks of the volume now is refused, by the server.
+    if has("qemu-io") {
+        let mut qemu = Command::new("qemu-io");
+        qemu.args(["-f", "raw", "-c", "write -P 9 0 4k", mapping.shown()]);
+        let said = qemu.output().expect("qemu-io");
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(text.contains("Input/output error"), "{said:?}");
+    }
+    let bytes = std::fs::read(&world.file).expect("the file");
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    mapping.end();
+}
+
+#[test]
+fn a_lent_file_grows_under_its_clients() {
+    let test = "lent-grows";
+    if !all_here(test, &["qemu-io"]) {
+        return;
+    }
+    let world = World::new(test);
+    let mapping = world.nbd("a", "disk", &[]);
+    let name = world.alone.name();
+    let grown = SIZE * 2;
+    let said = world
+        .alone
+        .memlane(&["vol", "resize", "disk", "64M", "--server", name]);
+    assert!(said.status.success(), "{said:?}");
+    mapping.wait_until("the new size", |session| {
+        session["volumes"][0]["size"].as_u64() == Some(grown)
+    });
+    let before = world.executed();
+    for command in ["write -P 3 40M 1M", "read -P 3 40M 1M"] {
+        let mut qemu = Command::new("qemu-io");
+        qemu.args(["-f", "raw", "-c", command, mapping.shown()]);
+        let told = must(qemu);
+        assert!(!told.contains("failed"), "{told}");
+    }
+    let mut bytes = [0; 4096];
+    let file = File::open(&world.file).expect("the file");
+    file.read_exact_at(&mut bytes, 40 << 20).expect("read");
+    assert_eq!(bytes, [3; 4096]);
+    // Flushes and questions about holes, no data.
+    let reached = world.executed() - before;
+    assert!(is_lent(&mapping) && reached < 8, "{reached} requests");
+    mapping.end();
+}
+
+#[test]
+fn a_lent_file_is_taken_back_before_it_becomes_smaller() {
+    let world = World::new("lent-shrinks");
+    let mapping = world.nbd("a", "disk", &[]);
+    assert!(is_lent(&mapping), "{:#}", mapping.show());
+    let resize = |size: &str| {
+        let name = world.alone.name();
+        let args = ["vol", "resize", "disk", size, "--server", name];
+        world.alone.memlane(&args)
+    };
+    // A client that cannot give it back holds it up.
+    signal(mapping.pid(), "STOP");
+    refused(&resize("16M"), 1, "does not give it back: end that mapping");
+    assert_eq!(std::fs::metadata(&world.file).expect("a file").len(), SIZE);
+    signal(mapping.pid(), "CONT");
+    let said = resize("16M");
+    assert!(said.status.success(), "{said:?}");
+    assert!(!is_lent(&mapping), "{:#}", mapping.show());
+    assert_eq!(
+        std::fs::metadata(&world.file).expect("a file").len(),
+        SIZE / 2
+    );
+    mapping.end();
+}
+
+#[test]
+fn nothing_is_lent_to_another_user_by_tcp_from_a_disk_or_without_the_flag() {
+    let test = "lent-not";
+    let world = World::new(test);
+    let by_tcp = world.alone.nbd("a", &world.alone.tcp(), "disk", &[]);
+    assert!(!is_lent(&by_tcp));
+    by_tcp.end();
+    let mut plain = Alone::in_memory("lent-without");
+    plain.volume("disk", SIZE);
+    plain.serve(&[]);
+    let not_asked = plain.nbd("a", &plain.local(), "disk", &[]);
+    assert!(!is_lent(&not_asked));
+    not_asked.end();
+    let mut on_disk = Alone::new("lent-disk");
+    on_disk.volume("disk", SIZE);
+    on_disk.serve(&["--lend"]);
+    let elsewhere = on_disk.nbd("a", &on_disk.local(), "disk", &[]);
+    let is_tmpfs = std::env::temp_dir().starts_with("/dev/shm");
+    assert!(is_tmpfs || !is_lent(&elsewhere));
+    elsewhere.end();
+    if !is_root() || !has("setpriv") {
+        return skip(test, "not root, or no setpriv: nobody else to lend to");
+    }
+    let socket = world.alone.dir().join("theirs");
+    std::fs::create_dir(&socket).expect("a folder");
+    std::os::unix::fs::chown(&socket, Some(65534), Some(65534)).expect("theirs");
+    let frontend = format!("nbd:unix:{}", socket.join("nbd").display());
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    other.arg(memlane());
+    other.args(["map", "--session", "theirs", "--as", &frontend]);
+    other.args([&world.alone.local(), "disk"]);
+    must(other);
+    let show = |more: &[&str]| {
+        let mut vol = Command::new("setpriv");
+        vol.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        vol.arg(memlane()).args(more);
+        must(vol)
+    };
+    let told = show(&["session", "show", "theirs", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told).expect("a document");
+    show(&["vol", "unmap", "disk", "--session", "theirs"]);
+    assert_eq!(told["volumes"][0]["lent"], false, "{told:#}");
+    assert_eq!(told["volumes"][0]["state"], "ok", "{told:#}");
+}
