@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recv, recvmsg, send, sendmsg, socket_with,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recv, recvmsg, send, sendmsg, shutdown, socket_with,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -29,8 +29,10 @@ const MAGIC: [u8; 8] = *b"MLVOLUME";
 const VERSION: u16 = 1;
 /// Bytes of the message that the descriptor comes with.
 const LEN: usize = 24;
-/// How long an offer stands, and how long a client waits for the descriptor: both sides act at once.
+/// How long an offer stands.
 const OFFER_STANDS: Duration = Duration::from_secs(5);
+/// How long a client waits for the descriptor. The server hands it over at once, unless it is stopped.
+const HANDED_OVER_WITHIN: Duration = Duration::from_secs(1);
 /// How often a server looks whether an offer was withdrawn.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -49,15 +51,20 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Anybody may connect to an abstract name, and anybody may take one that is free. So both sides ask the kernel who the
-/// other is: the same user, or root.
-fn is_no_stranger(socket: &OwnedFd) -> bool {
-    let peer = socket_peercred(socket).map(|peer| peer.uid.as_raw());
-    peer.is_ok_and(may_borrow)
+/// other is.
+fn user_of(socket: &OwnedFd) -> Option<u32> {
+    let peer = socket_peercred(socket).ok()?;
+    Some(peer.uid.as_raw())
 }
 
 /// May this user have what this process has? Root and the process's own user can take it anyway.
 pub(crate) fn may_borrow(uid: u32) -> bool {
     uid == 0 || uid == memlane_sys::proc::euid()
+}
+
+/// May this user lend something to this process? Root uses the volumes of every user.
+fn may_lend(uid: u32) -> bool {
+    may_borrow(uid) || memlane_sys::proc::euid() == 0
 }
 
 /// Waits until `socket` is readable. `false`: it is not, within `limit`.
@@ -93,8 +100,8 @@ pub(crate) struct Offer {
 
 #[derive(Debug)]
 enum State {
-    /// Nobody has come for it yet.
-    Stands,
+    /// Nobody has come yet for this descriptor.
+    Stands(OwnedFd),
     /// The client has it as long as it keeps the other end of this socket.
     Taken(OwnedFd),
     /// It was never taken, or given back.
@@ -115,11 +122,11 @@ impl Offer {
         listen(&door, 1)?;
         let offer = Arc::new(Offer {
             token,
-            state: Mutex::new(State::Stands),
+            state: Mutex::new(State::Stands(volume)),
         });
         let offered = Arc::clone(&offer);
         let thread = std::thread::Builder::new().name("memlane-loan".to_owned());
-        thread.spawn(move || offered.wait_for_the_client(&door, &volume, size))?;
+        thread.spawn(move || offered.wait_for_the_client(&door, size))?;
         Ok(offer)
     }
 
@@ -128,16 +135,17 @@ impl Offer {
         self.token
     }
 
-    fn wait_for_the_client(&self, door: &OwnedFd, volume: &OwnedFd, size: u64) {
+    fn wait_for_the_client(&self, door: &OwnedFd, size: u64) {
         let until = Instant::now() + OFFER_STANDS;
         while self.stands() && Instant::now() < until {
             if !readable(door, LOOK_EVERY) {
                 continue;
             }
             let Ok(client) = accept_with(door, SocketFlags::CLOEXEC) else {
-                continue;
+                // No descriptors, say: the client does without.
+                break;
             };
-            if is_no_stranger(&client) && self.hand_over(client, volume, size) {
+            if user_of(&client).is_some_and(may_borrow) && self.hand_over(client, size) {
                 return;
             }
         }
@@ -145,15 +153,15 @@ impl Offer {
     }
 
     fn stands(&self) -> bool {
-        matches!(*lock(&self.state), State::Stands)
+        matches!(*lock(&self.state), State::Stands(_))
     }
 
     /// Gives the client the volume, unless the offer was withdrawn meanwhile.
-    fn hand_over(&self, client: OwnedFd, volume: &OwnedFd, size: u64) -> bool {
+    fn hand_over(&self, client: OwnedFd, size: u64) -> bool {
         let mut state = lock(&self.state);
-        if !matches!(*state, State::Stands) {
+        let State::Stands(volume) = &*state else {
             return false;
-        }
+        };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let descriptors = [volume.as_fd()];
@@ -189,7 +197,7 @@ impl Offer {
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         match &*state {
-            State::Stands => *state = State::Over,
+            State::Stands(_) => *state = State::Over,
             State::Taken(client) => {
                 // If there is no room for it, the client has not read what was sent before.
                 let _ = send(client, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -222,10 +230,10 @@ impl Borrowed {
         let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
         let socket = socket()?;
         connect(&socket, &address(token)?)?;
-        if !is_no_stranger(&socket) {
+        if !user_of(&socket).is_some_and(may_lend) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        if !readable(&socket, OFFER_STANDS) {
+        if !readable(&socket, HANDED_OVER_WITHIN) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -258,6 +266,13 @@ impl Borrowed {
     }
 }
 
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        // A child of this process may keep the descriptor, but does not use the memory.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
 impl AsFd for Borrowed {
     /// Readable when the loan is over.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -268,6 +283,7 @@ impl AsFd for Borrowed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memlane_fixtures::golden;
     use memlane_sys::mem;
     use std::os::fd::FromRawFd as _;
 
@@ -340,13 +356,23 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_was_withdrawn_is_not_handed_over() {
-        let offer = Offer::make(volume(), SIZE).expect("an offer");
+    fn an_offer_that_was_withdrawn_is_not_handed_over_and_keeps_nothing_open() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let offer = Offer::make(writer, SIZE).expect("an offer");
         let token = offer.token();
         offer.end();
+        // The end of a pipe that nobody can write any more.
+        assert_eq!(rustix::io::read(&reader, &mut [0; 1][..]), Ok(0));
         assert!(!offer.is_held());
         let refused = Borrowed::take(token).map(|_| ());
         assert!(refused.is_err());
+    }
+
+    #[test]
+    fn the_message_is_as_the_page_shows_it() {
+        let page = golden::page("volume-loan");
+        let dump = golden::dump("a volume of 32 MiB is lent", &message(32 << 20));
+        assert!(page.contains(&dump), "not in docs/formats:\n{dump}");
     }
 
     #[test]

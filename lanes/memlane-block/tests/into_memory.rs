@@ -1,6 +1,6 @@
 //! Reads into memory of the user's own (a device's region): they are there and nowhere else before, which is counted.
 
-use memlane_block::client::{Access, Client, RemoteVolume};
+use memlane_block::client::{self, Access, Client, RemoteVolume};
 use memlane_block::server::{ServerConfig as Served, Shared};
 use memlane_block::store::StoreKind;
 use memlane_block::volume::local::{LocalVolume, Options};
@@ -53,9 +53,18 @@ struct Folder(PathBuf, Vec<u8>);
 
 impl Folder {
     fn new() -> Folder {
+        Folder::below(std::env::temp_dir())
+    }
+
+    /// In a tmpfs, so that its volume can be lent.
+    fn in_memory() -> Folder {
+        Folder::below("/dev/shm".into())
+    }
+
+    fn below(dir: PathBuf) -> Folder {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("memlane-into-memory-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        let folder = dir.join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let mut rng = Rng::new(7);
         let bytes: Vec<u8> = (0..SIZE / 8)
@@ -90,8 +99,14 @@ struct Remote {
 }
 
 fn remote(folder: &Folder, listen: Address) -> Remote {
+    remote_that(false, folder, listen)
+}
+
+/// The same, of a server that lends, or does not.
+fn remote_that(lends: bool, folder: &Folder, listen: Address) -> Remote {
     let config = Served {
         max_io: PART,
+        lend: lends,
         ..Served::new(folder.0.clone())
     };
     let shared = Shared::new(config).unwrap();
@@ -103,7 +118,12 @@ fn remote(folder: &Folder, listen: Address) -> Remote {
         ..ClientEngine::new("into-memory", [3; 16])
     };
     let paths = vec![PathAddr::to(server.addresses()[0].clone())];
-    let client = Client::new(open(ClientConfig { engine, paths }).unwrap()).unwrap();
+    let options = client::Options {
+        borrow: lends,
+        ..client::Options::default()
+    };
+    let session = open(ClientConfig { engine, paths }).unwrap();
+    let client = Client::with(session, options).unwrap();
     Remote {
         volume: client.open("disk", Access::ReadWrite).unwrap(),
         _client: client,
@@ -267,11 +287,12 @@ impl Memory for BeyondCpu {
 
 #[test]
 fn without_a_device_what_is_for_memory_beyond_the_cpu_comes_to_the_lease_which_says_why() {
-    let folder = Folder::new();
+    let folder = Folder::in_memory();
     let memory = Region::create(c"test", SIZE, false).unwrap();
     let memory: Arc<dyn Memory> = Arc::new(BeyondCpu(memory));
-    for listen in [tcp(), local()] {
-        let remote = remote(&folder, listen);
+    for (listen, lends) in [(tcp(), false), (local(), false), (local(), true)] {
+        let remote = remote_that(lends, &folder, listen);
+        assert_eq!(remote.volume.is_lent(), lends);
         let mut queue = remote.volume.queue().unwrap();
         let lease = queue.lease_in(&memory, (SIZE - 4096, 4096)).unwrap();
         let read = Io::data(0, Op::Read, 8192, 4096, lease.expect("there are many"));

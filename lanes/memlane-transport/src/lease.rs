@@ -109,6 +109,12 @@ impl Lease {
         self.detour = detour;
     }
 
+    /// Does its data lie in memory of its user's ([`Memory`]), which the CPU may not reach?
+    #[must_use]
+    pub fn is_of_its_user(&self) -> bool {
+        self.memory.is_some()
+    }
+
     /// Whose memory it is, if it is its user's.
     pub(crate) fn memory(&self) -> Option<&Arc<dyn Memory>> {
         self.memory.as_ref()
@@ -147,7 +153,8 @@ impl Lease {
         self.copied
     }
 
-    pub(crate) fn note_copied(&mut self, bytes: u32) {
+    /// Notes what [`copied`](Self::copied) tells; for whoever has read into it.
+    pub fn note_copied(&mut self, bytes: u32) {
         self.copied = bytes;
     }
 

@@ -12,7 +12,7 @@ use memlane_system::blocks::alone::{Alone, Mapping};
 use memlane_system::blocks::fio::Verifying;
 use memlane_system::blocks::writer::{Loses, Writer};
 use memlane_system::blocks::{has, memlane, must, seed, skip};
-use memlane_system::harness::is_root;
+use memlane_system::harness::{Running, is_root};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SIZE: u64 = 32 << 20;
@@ -293,6 +293,30 @@ fn the_servers_owner_takes_a_lent_volume_back() {
 }
 
 #[test]
+fn a_released_volume_has_no_other_writer_before_its_client_has_given_it_back() {
+    let world = World::new("lent-release-stopped");
+    let mapping = world.nbd("a", "disk", &[]);
+    assert!(is_lent(&mapping), "{:#}", mapping.show());
+    signal(mapping.pid(), "STOP");
+    let name = world.alone.name();
+    let release = [
+        "vol",
+        "release",
+        "disk",
+        mapping.session(),
+        "--server",
+        name,
+    ];
+    let said = world.alone.memlane(&release);
+    assert!(said.status.success(), "{said:?}");
+    let said = world.map("b", &["--wait", "1s"]);
+    assert!(!said.status.success(), "{said:?}");
+    signal(mapping.pid(), "CONT");
+    world.must_become_free("c", &[]);
+    mapping.end();
+}
+
+#[test]
 fn a_lent_file_grows_under_its_clients() {
     let test = "lent-grows";
     if !all_here(test, &["qemu-io"]) {
@@ -352,9 +376,28 @@ fn a_lent_file_is_taken_back_before_it_becomes_smaller() {
 }
 
 #[test]
-fn nothing_is_lent_to_another_user_by_tcp_from_a_disk_or_without_the_flag() {
+fn nothing_is_lent_by_tcp_from_a_disk_without_the_flag_or_beyond_a_file_size_limit() {
     let test = "lent-not";
     let world = World::new(test);
+    if has("prlimit") {
+        let socket = world.alone.dir().join("limited.sock");
+        let session = format!("{}-limited", world.alone.name());
+        let mut map = Command::new("prlimit");
+        map.arg("--fsize=1048576").arg(memlane());
+        map.args(["map", "--session", &session, "--as"]);
+        map.arg(format!("nbd:unix:{}", socket.display()));
+        must({
+            map.args([&world.alone.local(), "disk"]);
+            map
+        });
+        let told = world
+            .alone
+            .memlane(&["session", "show", &session, "--json"]);
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("a document");
+        let unmap = ["vol", "unmap", "disk", "--session", &session];
+        world.alone.memlane(&unmap);
+        assert_eq!(told["volumes"][0]["lent"], false, "{told:#}");
+    }
     let by_tcp = world.alone.nbd("a", &world.alone.tcp(), "disk", &[]);
     assert!(!is_lent(&by_tcp));
     by_tcp.end();
@@ -371,9 +414,15 @@ fn nothing_is_lent_to_another_user_by_tcp_from_a_disk_or_without_the_flag() {
     let is_tmpfs = std::env::temp_dir().starts_with("/dev/shm");
     assert!(is_tmpfs || !is_lent(&elsewhere));
     elsewhere.end();
+}
+
+#[test]
+fn another_user_does_without_a_loan_and_root_borrows_from_every_user() {
+    let test = "lent-users";
     if !is_root() || !has("setpriv") {
-        return skip(test, "not root, or no setpriv: nobody else to lend to");
+        return skip(test, "not root, or no setpriv: there is no other user");
     }
+    let world = World::new(test);
     let socket = world.alone.dir().join("theirs");
     std::fs::create_dir(&socket).expect("a folder");
     std::os::unix::fs::chown(&socket, Some(65534), Some(65534)).expect("theirs");
@@ -395,4 +444,19 @@ fn nothing_is_lent_to_another_user_by_tcp_from_a_disk_or_without_the_flag() {
     show(&["vol", "unmap", "disk", "--session", "theirs"]);
     assert_eq!(told["volumes"][0]["lent"], false, "{told:#}");
     assert_eq!(told["volumes"][0]["state"], "ok", "{told:#}");
+    // A server of theirs.
+    let root = world.alone.dir().join("theirs/root");
+    std::fs::create_dir(&root).expect("a folder");
+    let name = format!("{}-theirs", world.alone.name());
+    let at = format!("local:{name}");
+    let mut serve = Command::new("setpriv");
+    serve.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    serve.arg(memlane());
+    serve.args(["serve", "--lend", "--test-volumes", "--name", &name]);
+    serve.args(["--listen", &at, "--root"]).arg(&root);
+    let mut server = Running::start(serve);
+    server.wait_until_said("serving", 1);
+    let mapping = world.alone.nbd("root", &at, "mem:1M", &[]);
+    assert!(is_lent(&mapping), "{:#}", mapping.show());
+    mapping.end();
 }

@@ -8,6 +8,7 @@ use crate::volume::Op;
 use crate::wire::Access;
 use memlane_wait::mutex::lock;
 use rustix::event::epoll;
+use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// What one client has borrowed. Dropping it gives it back.
 #[derive(Debug)]
 struct Loan {
-    /// Before the socket: the server takes the volume for given back when that is closed.
+    /// Dropped before the socket: when that is closed, the server knows that this process cannot write any more.
     backing: Arc<Backing>,
     socket: Borrowed,
 }
@@ -34,12 +35,14 @@ pub(super) struct Lent {
 impl Share {
     /// Carries out a read or write. `false`: the server must do it, because nothing is borrowed, or this did not work and the
     /// server knows why.
-    pub(super) fn perform(&self, request: &PendingRequest) -> bool {
+    pub(super) fn perform(&self, request: &mut PendingRequest) -> bool {
         let share = lock(&self.0);
         let Some(loan) = share.as_ref() else {
             return false;
         };
-        let Some(lease) = &request.lease else {
+        // Memory of its user's may be beyond the CPU.
+        let lease = request.lease.as_mut();
+        let Some(lease) = lease.filter(|lease| !lease.is_of_its_user()) else {
             return false;
         };
         let data = lease.bytes().part(0, request.len as usize);
@@ -48,7 +51,7 @@ impl Share {
         if !moves_data || data.is_none() || loan.backing.check(op, at, len).is_err() {
             return false;
         }
-        let request = StoreRequest {
+        let done = store::at_once(&StoreRequest {
             id: request.tag,
             backing: Arc::clone(&loan.backing),
             op,
@@ -56,8 +59,12 @@ impl Share {
             len,
             flags: request.flags,
             data,
-        };
-        store::at_once(&request) == Some(Ok(()))
+        });
+        let is_done = done == Some(Ok(()));
+        if is_done && op == Op::Read {
+            lease.note_copied(len);
+        }
+        is_done
     }
 }
 
@@ -79,8 +86,12 @@ impl Lent {
         let Some(token) = opened.loan else {
             return Ok(());
         };
+        let writable = access != Access::ReadOnly;
+        if writable && !may_write(opened.info.size) {
+            return Ok(());
+        }
         let (socket, memory, size) = Borrowed::take(token)?;
-        let backing = Backing::borrowed(memory, size, access != Access::ReadOnly)?;
+        let backing = Backing::borrowed(memory, size, writable)?;
         let backing = Arc::new(backing);
         self.set(Some(Arc::new(Loan { backing, socket })));
         Ok(())
@@ -113,10 +124,12 @@ impl Lent {
         }
     }
 
-    /// The size of the volume has changed on purpose.
-    pub(super) fn resized(&self) {
-        if let Some(loan) = &self.loan {
-            loan.backing.resized();
+    /// The volume has another size, on purpose.
+    pub(super) fn resized(&mut self, size: u64) {
+        match &self.loan {
+            Some(_) if !may_write(size) => self.give_back(),
+            Some(loan) => _ = loan.backing.resized(),
+            None => {}
         }
     }
 
@@ -126,11 +139,14 @@ impl Lent {
             return Ok(());
         };
         let data = epoll::EventData::new_u64(0);
-        Ok(epoll::add(
-            epoll,
-            &loan.socket,
-            data,
-            epoll::EventFlags::IN,
-        )?)
+        // Once: a child of this process may keep the socket, and with it the place in the set.
+        let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        Ok(epoll::add(epoll, &loan.socket, data, once)?)
     }
+}
+
+/// May this process write a file of that size to its end? A write behind its limit (`RLIMIT_FSIZE`) would end it by a signal.
+fn may_write(size: u64) -> bool {
+    let limit = getrlimit(Resource::Fsize).current;
+    limit.is_none_or(|limit| size <= limit)
 }

@@ -257,7 +257,7 @@ impl Remote {
         self.zero_step.store(opened.steps.zeroes, Ordering::Relaxed);
         self.fast.store(opened.steps.fast, Ordering::Relaxed);
         if self.size.swap(opened.info.size, Ordering::Relaxed) != opened.info.size {
-            lock(&self.lent).resized();
+            lock(&self.lent).resized(opened.info.size);
             self.changes.fetch_add(1, Ordering::Release);
         }
     }

@@ -8,7 +8,7 @@ use crate::wire::{AGAIN_MASK, Access, Busy};
 use memlane_transport::io::tls::stands_for;
 use memlane_transport::port::Identity;
 use memlane_wait::mutex::lock;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,6 +18,9 @@ use std::time::{Duration, Instant, SystemTime};
 const REFUSALS: usize = 32;
 /// Volumes taken from sessions that are remembered, so that these do not get them back unawares.
 const TAKEN: usize = 4096;
+/// Most volumes that are lent at a time: each takes a descriptor, and what a client keeps is not among the volumes that its
+/// session has open.
+const LOANS: usize = 1024;
 
 /// A session, as far as others are concerned.
 #[derive(Debug)]
@@ -135,37 +138,26 @@ pub(super) struct Opener {
     pub(super) counts: Counts,
     /// Taken away by the server's owner.
     pub(super) revoked: AtomicBool,
-    /// The volume's memory, as this client may have it, or has it. Its service's thread sets it.
-    pub(super) loan: OnceLock<Arc<Offer>>,
+    /// The volume's memory, which its client may take or has taken. Set once, under the registry's lock.
+    loan: OnceLock<Arc<Offer>>,
     /// Its session has closed it. It stays as long as its client still has the volume's memory.
     closed: AtomicBool,
 }
 
 impl Opener {
-    /// Offers the volume's memory to its client, once. `None`: it is not in memory, or nothing more can be offered; then all
-    /// requests come here.
-    pub(super) fn offer(&self, size: u64) -> Option<LoanToken> {
-        if let Some(offer) = self.loan.get() {
-            return Some(offer.token());
-        }
-        let lent = self.backing.lend(self.access != Access::ReadOnly).ok()??;
-        let offer = Offer::make(lent, size).ok()?;
-        Some(self.loan.get_or_init(|| offer).token())
-    }
-
     /// Can its client read or write the volume without asking?
     pub(super) fn is_lent(&self) -> bool {
         self.loan.get().is_some_and(|offer| offer.is_held())
     }
 
     /// Withdraws what is offered, or asks for it back.
-    pub(super) fn end_loan(&self) {
+    fn end_loan(&self) {
         if let Some(offer) = self.loan.get() {
             offer.end();
         }
     }
 
-    /// Nobody has the volume by this any more.
+    /// Its session has closed it, and its client cannot write it any more.
     fn is_over(&self) -> bool {
         self.closed.load(Ordering::Acquire) && !self.is_lent()
     }
@@ -294,6 +286,18 @@ pub(super) struct Registry {
     refusals: VecDeque<Refusal>,
     /// Low bits of ids that were taken from their sessions, and what they named.
     taken: VecDeque<(u32, String)>,
+    /// Volumes that are about to become smaller: they are lent to nobody.
+    shrinking: HashSet<Key>,
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        // The process ends before its clients have given back what they borrowed: its locks must not end before theirs.
+        let openers = self.volumes.values().flatten();
+        for opener in openers.filter(|opener| opener.is_lent()) {
+            std::mem::forget(Arc::clone(&opener.backing));
+        }
+    }
 }
 
 impl Registry {
@@ -303,12 +307,14 @@ impl Registry {
             ids: Ids::new()?,
             refusals: VecDeque::new(),
             taken: VecDeque::new(),
+            shrinking: HashSet::new(),
         })
     }
 
     /// What is open under this key already. (Memory is the same for all.)
     pub(super) fn existing(&self, key: &Key) -> Option<Arc<Backing>> {
-        let first = self.volumes.get(key)?.first()?;
+        let mut openers = self.volumes.get(key)?.iter();
+        let first = openers.find(|opener| !opener.is_over())?;
         Some(Arc::clone(&first.backing))
     }
 
@@ -321,7 +327,6 @@ impl Registry {
         backing: Arc<Backing>,
     ) -> Result<Arc<Opener>, Denied> {
         let key = backing.key().clone();
-        self.forget_what_is_over();
         let writers = self.writers(&key);
         if writers.len() >= room(access) {
             let stays = writers
@@ -346,18 +351,51 @@ impl Registry {
         Ok(opener)
     }
 
-    /// Drops what was closed while its client still had the volume's memory, and has given it back since.
-    pub(super) fn forget_what_is_over(&mut self) {
+    /// Takes out what was closed while its client still had the volume's memory, and is over since. To be dropped without the
+    /// lock: to free a volume's memory takes its time.
+    #[must_use]
+    pub(super) fn forget_what_is_over(&mut self) -> Vec<Arc<Opener>> {
+        let mut over = Vec::new();
         self.volumes.retain(|_, openers| {
-            openers.retain(|opener| !opener.is_over());
+            over.extend(openers.extract_if(.., |opener| opener.is_over()));
             !openers.is_empty()
         });
+        over
+    }
+
+    /// Offers a volume's memory to the client of this opener, once. `None`: it is not in memory, or nothing more is lent; then
+    /// all requests come here.
+    pub(super) fn offer(&self, opener: &Opener, size: u64) -> Option<LoanToken> {
+        if let Some(offer) = opener.loan.get() {
+            return Some(offer.token());
+        }
+        let openers = self.volumes.values().flatten();
+        let offered = openers.filter(|opener| opener.loan.get().is_some()).count();
+        if offered >= LOANS || self.shrinking.contains(opener.backing.key()) {
+            return None;
+        }
+        let lent = opener.backing.lend(opener.access != Access::ReadOnly);
+        let offer = Offer::make(lent.ok()??, size).ok()?;
+        Some(opener.loan.get_or_init(|| offer).token())
+    }
+
+    /// Asks for a volume back that is to become smaller, and lends it to nobody until [`has_shrunk`](Self::has_shrunk).
+    pub(super) fn will_shrink(&mut self, key: &Key) -> Vec<Arc<Opener>> {
+        self.shrinking.insert(key.clone());
+        let openers = self.openers_of(key);
+        openers.iter().for_each(|opener| opener.end_loan());
+        openers
+    }
+
+    /// It has, or it cannot.
+    pub(super) fn has_shrunk(&mut self, key: &Key) {
+        self.shrinking.remove(key);
     }
 
     fn writers(&self, key: &Key) -> Vec<Arc<Opener>> {
         let openers = self.volumes.get(key).into_iter().flatten();
-        let writes = openers.filter(|opener| opener.access != Access::ReadOnly);
-        writes.cloned().collect()
+        let writes = |opener: &&Arc<Opener>| opener.access != Access::ReadOnly && !opener.is_over();
+        openers.filter(writes).cloned().collect()
     }
 
     /// Takes a volume from those who write it and are not there, if that makes room for one more. It is free when
@@ -368,7 +406,7 @@ impl Registry {
         access: Access,
         by: &Party,
     ) -> Result<(), Arc<Opener>> {
-        // What a process has in its own memory cannot be taken from it: it may only be stopped, and go on later.
+        // What a process has in its own memory cannot be taken from it. Perhaps it is merely stopped, and goes on later.
         let gives_way = |writer: &Arc<Opener>| {
             let gone = writer.party.gives_way_to(&by.who) && !writer.is_lent();
             writer.revoked.load(Ordering::Acquire) || gone
@@ -403,12 +441,19 @@ impl Registry {
             .any(|(taken, of)| *taken == id & AGAIN_MASK && of == name)
     }
 
-    /// It is closed, and nothing of it is under way any more. If its client has the volume's memory, it is asked to give that
-    /// back first.
+    /// It is closed, and nothing of it is under way any more. If its client still has the volume's memory, it is asked for
+    /// that, and this stays until [`forget_what_is_over`](Self::forget_what_is_over).
     pub(super) fn close(&mut self, opener: &Arc<Opener>) {
         opener.end_loan();
         opener.closed.store(true, Ordering::Release);
-        self.forget_what_is_over();
+        let key = opener.backing.key();
+        let Some(openers) = self.volumes.get_mut(key) else {
+            return;
+        };
+        openers.retain(|other| !(Arc::ptr_eq(other, opener) && other.is_over()));
+        if openers.is_empty() {
+            self.volumes.remove(key);
+        }
     }
 
     pub(super) fn openers_of(&self, key: &Key) -> Vec<Arc<Opener>> {
@@ -462,8 +507,9 @@ fn room(access: Access) -> usize {
 }
 
 fn view(openers: &[Arc<Opener>]) -> Option<VolumeView> {
-    let first = openers.first()?;
-    let seen = openers.iter().map(|opener| OpenerView {
+    let there = || openers.iter().filter(|opener| !opener.is_over());
+    let first = there().next()?;
+    let seen = there().map(|opener| OpenerView {
         session: opener.party.name.clone(),
         who: opener.party.who.clone(),
         access: opener.access,

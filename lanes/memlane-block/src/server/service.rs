@@ -223,7 +223,7 @@ impl BlockService {
         }
         let mut rsp = OpenRsp::of(device.opener.id, &info, session.caps);
         if session.caps & CAP_LOAN != 0 {
-            rsp.loan = device.opener.offer(info.size);
+            rsp.loan = self.shared.registry().offer(&device.opener, info.size);
         }
         answer(job, chunk, &rsp.encode())
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// A client gives back what is lent when its thread for that has run, unless it is stopped.
+/// A client gives back what it has borrowed within milliseconds, unless it is stopped.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
 
 /// A server's settings.
@@ -138,16 +138,24 @@ impl Shared {
             return Err(NameError::Os(Errno::NOTSUP));
         };
         let backing = Backing::open(path.as_fd(), Mode::Share, Direct::Off).map_err(os)?;
-        let openers = self.registry().openers_of(backing.key());
-        if size < backing.info(0).size {
-            take_back(&openers)?;
+        match size < backing.info(0).size {
+            true => self.shrink(&backing, size)?,
+            false => backing.resize(size).map_err(os)?,
         }
-        backing.resize(size).map_err(os)?;
-        for opener in openers {
+        for opener in self.registry().openers_of(backing.key()) {
             opener.backing.resized();
         }
         self.tell_services();
         Ok(())
+    }
+
+    /// A file that is to become smaller is taken back first from those to whom it is lent.
+    fn shrink(&self, backing: &Backing, size: u64) -> Result<(), NameError> {
+        let openers = self.registry().will_shrink(backing.key());
+        let back = wait_until_given_back(&openers);
+        let shrunk = back.and_then(|()| backing.resize(size).map_err(os));
+        self.registry().has_shrunk(backing.key());
+        shrunk
     }
 
     /// Takes a volume (by its name below the root) from the sessions of this name, as if they had closed it: a client
@@ -162,11 +170,9 @@ impl Shared {
 
     /// Looks at the sizes of all that is open.
     pub fn look(&self) {
-        let backings = {
-            let mut registry = self.registry();
-            registry.forget_what_is_over();
-            registry.backings()
-        };
+        let over = self.registry().forget_what_is_over();
+        drop(over);
+        let backings = self.registry().backings();
         // Not while the registry is locked: a file system may take its time.
         let mut changed = false;
         for backing in backings {
@@ -189,10 +195,8 @@ impl Shared {
     }
 }
 
-/// Ends all loans of a volume, and waits until it was given back.
-fn take_back(openers: &[Arc<Opener>]) -> Result<(), NameError> {
+fn wait_until_given_back(openers: &[Arc<Opener>]) -> Result<(), NameError> {
     let until = Instant::now() + GIVEN_BACK_WITHIN;
-    openers.iter().for_each(|opener| opener.end_loan());
     while openers.iter().any(|opener| opener.is_lent()) {
         if Instant::now() >= until {
             return Err(NameError::Lent);

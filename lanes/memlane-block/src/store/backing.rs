@@ -276,10 +276,12 @@ impl Backing {
     /// What another process has lent, of at least `size` bytes.
     ///
     /// # Errors
-    /// It is neither a memory file whose size is sealed nor a file of a tmpfs (`EINVAL`), or is not of that size.
+    /// It is neither a file of a tmpfs with as many bytes nor a memory file of exactly this size, which is sealed.
     pub fn borrowed(lent: OwnedFd, size: u64, writable: bool) -> io::Result<Backing> {
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(&lent)?.st_mode);
-        if kind != FileType::RegularFile || !is_in_memory(lent.as_fd()) {
+        let stat = rustix::fs::fstat(&lent)?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let is_shorter = u64::try_from(stat.st_size).is_ok_and(|has| has < size);
+        if !is_file || is_shorter || !is_in_memory(lent.as_fd()) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let is_sealed = mem::seals(lent.as_raw_fd())

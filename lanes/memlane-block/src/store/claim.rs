@@ -16,12 +16,10 @@ static LOCKED: LazyLock<Mutex<HashMap<Key, Locked>>> = LazyLock::new(Mutex::defa
 
 #[derive(Debug)]
 struct Locked {
-    /// Has the lock. Nothing is read or written by it: `io_uring` keeps the files of a killed process
+    /// Has the lock. This process reads and writes nothing by it: `io_uring` keeps the files of a killed process
     /// open for a while.
     file: OwnedFd,
     claims: usize,
-    /// Another process has this descriptor, too, and with it the lock.
-    lent: bool,
 }
 
 /// One part of this process that has a file open for writing. The last one frees the lock.
@@ -44,24 +42,20 @@ impl Claim {
         if refused == Some(rustix::io::Errno::WOULDBLOCK) {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
-        let locked = Locked {
-            file,
-            claims: 1,
-            lent: false,
-        };
+        let locked = Locked { file, claims: 1 };
         all.insert(key.clone(), locked);
         Ok(Claim(key.clone()))
     }
 
-    /// The locked file, for a process that reads and writes it in this one's place. It has the lock, too: the file is free
-    /// when both are done with it.
+    /// The locked file, for a process that reads and writes it in this one's place. It has the lock, too: should this process
+    /// end first, the file is free when the other one has closed it. While this process lives, the last claim frees it: so
+    /// that is kept until the other process is done.
     ///
     /// # Errors
     /// Descriptors are used up.
     pub(super) fn lend(&self) -> io::Result<OwnedFd> {
-        let mut all = lock(&LOCKED);
-        let locked = all.get_mut(&self.0).ok_or(io::ErrorKind::NotFound)?;
-        locked.lent = true;
+        let all = lock(&LOCKED);
+        let locked = all.get(&self.0).ok_or(io::ErrorKind::NotFound)?;
         locked.file.try_clone()
     }
 }
@@ -74,10 +68,8 @@ impl Drop for Claim {
         };
         locked.claims -= 1;
         if locked.claims == 0 {
-            if !locked.lent {
-                // To close it would not be enough: a child between fork and exec has the descriptor, and the lock with it.
-                let _ = flock(&locked.file, FlockOperation::Unlock);
-            }
+            // To close it would not be enough: a child between fork and exec has the descriptor, and the lock with it.
+            let _ = flock(&locked.file, FlockOperation::Unlock);
             all.remove(&self.0);
         }
     }

@@ -114,7 +114,7 @@ impl Memory {
         }
         let pages = self.bytes().part(first, last - first).ok_or(Errno::INVAL)?;
         match NonNull::new(pages.as_ptr()).filter(|_| !pages.is_empty()) {
-            // SAFETY: whole pages of a mapping of this kind, of which there are no references, only copies in and out.
+            // SAFETY: whole pages of a private or of a writable shared mapping, of which there are no references, only copies in and out.
             Some(addr) => unsafe {
                 match self {
                     Memory::Own(_) => mem::give_back(addr, pages.len()),
