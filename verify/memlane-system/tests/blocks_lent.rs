@@ -380,21 +380,23 @@ fn nothing_is_lent_by_tcp_from_a_disk_without_the_flag_or_beyond_a_file_size_lim
     let test = "lent-not";
     let world = World::new(test);
     if has("prlimit") {
+        // More than a session's own memory has.
+        world.alone.volume("big", 1 << 30);
         let socket = world.alone.dir().join("limited.sock");
         let session = format!("{}-limited", world.alone.name());
         let mut map = Command::new("prlimit");
-        map.arg("--fsize=1048576").arg(memlane());
+        map.arg(format!("--fsize={}", 512 << 20)).arg(memlane());
         map.args(["map", "--session", &session, "--as"]);
         map.arg(format!("nbd:unix:{}", socket.display()));
         must({
-            map.args([&world.alone.local(), "disk"]);
+            map.args([&world.alone.local(), "big"]);
             map
         });
         let told = world
             .alone
             .memlane(&["session", "show", &session, "--json"]);
         let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("a document");
-        let unmap = ["vol", "unmap", "disk", "--session", &session];
+        let unmap = ["vol", "unmap", "big", "--session", &session];
         world.alone.memlane(&unmap);
         assert_eq!(told["volumes"][0]["lent"], false, "{told:#}");
     }
