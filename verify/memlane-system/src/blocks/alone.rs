@@ -95,6 +95,18 @@ impl Alone {
         self.server = Some(server);
     }
 
+    /// Ends the server as its user does.
+    ///
+    /// # Panics
+    /// If it does not end well.
+    pub fn end(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.signal("TERM");
+            let outcome = server.finish(LIMIT);
+            assert!(outcome.is_ok(), "{}", outcome.report());
+        }
+    }
+
     /// Kills the server (SIGKILL) and waits until it is gone.
     pub fn kill(&mut self) {
         if let Some(server) = self.server.take() {
