@@ -6,21 +6,13 @@ use crate::io::Claim;
 use memlane_core::access::SharedBytes;
 use std::sync::Arc;
 
+pub use crate::io::InChunks;
 pub use memory::{Detour, Memory};
 
 /// Who gets a lease's memory back.
 pub trait Lender: Send + Sync {
     /// The lease with this number is over. Called once for each, from any thread.
     fn give_back(&self, number: u32);
-}
-
-/// A place in the chunks of a server of this host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InChunks {
-    /// Which memory that is: the kernel's numbers (`st_dev`, `st_ino`).
-    pub file: (u64, u64),
-    /// From its beginning.
-    pub offset: usize,
 }
 
 /// Memory for the data of one request; goes back to its owner when dropped.

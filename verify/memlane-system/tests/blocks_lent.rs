@@ -293,7 +293,7 @@ fn the_servers_owner_takes_a_lent_volume_back() {
     world.must_become_free("b", &[]);
     assert!(!is_lent(&mapping), "{:#}", mapping.show());
     // By the same queue as before; the server refuses it.
-    write(2).expect_err("it is somebody else's now");
+    write(2).expect_err("another client has it now");
     let bytes = std::fs::read(&world.file).expect("the file");
     assert!(bytes[..4096].iter().all(|byte| *byte == 1));
     drop(file);

@@ -9,13 +9,21 @@
 use super::across::{Hold, Mapped, Place, SharedMemory};
 use super::link_error::LinkError;
 use crate::engine::permits::Free;
-use crate::lease::InChunks;
 use crate::port::ChunkFile;
 use crate::wire::Geometry;
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
 use memlane_sys::fd::{Fd, stat};
 use std::sync::Arc;
+
+/// A place in the chunks of a server of this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InChunks {
+    /// Which memory that is: the kernel's numbers (`st_dev`, `st_ino`).
+    pub file: (u64, u64),
+    /// From its beginning.
+    pub offset: usize,
+}
 
 /// The chunks of a session, mapped here once, however many connections share them.
 #[derive(Debug)]

@@ -36,6 +36,7 @@ pub use across::{Holder, SharedMemory, SharedMemoryError};
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};
 pub use admission::Limits;
 pub(crate) use chunks::Claim;
+pub use chunks::InChunks;
 pub use memory::len_of as chunks_len;
 pub use server::{Server, ServerConfig, SharedMemoryUse, SteppedServer, serve};
 pub use session::{ClientConfig, ClientSession, Means, PathInfo, open, open_over_tls, open_with};
