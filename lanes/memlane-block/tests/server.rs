@@ -8,7 +8,7 @@ use memlane_block::store::StoreKind;
 use memlane_block::volume::{EXTENT_LEN, Flags, Op};
 use memlane_block::wire::{Access, CAPS, Close, IoMsg, SessInfo, VERSION, Wish, notice};
 use memlane_transport::engine::Direction;
-use memlane_transport::port::Service as _;
+use memlane_transport::port::{Identity, Service as _};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -190,6 +190,34 @@ fn a_session_opens_so_many_volumes_and_no_more() {
     let open = |n| driver.open(one, &format!("disk{n}"), RO).map(|_| ());
     let opened: Vec<_> = (0..4).map(open).collect();
     assert_eq!(opened, [Ok(()), Ok(()), Ok(()), Err(libc::EMFILE)]);
+}
+
+#[test]
+fn a_server_that_lends_offers_each_opener_once_what_is_in_memory() {
+    let folder = Folder::below(Path::new("/dev/shm"), "lends");
+    folder.file("disk", 1 << 20);
+    let stranger = Identity::Local { uid: 12345, pid: 8 };
+    for lend in [false, true] {
+        let mut driver = Driver::of(ServerConfig {
+            lend,
+            test_volumes: true,
+            ..folder.config()
+        });
+        let (one, two) = (driver.session("one"), driver.session("two"));
+        let others = [stranger.clone(), Identity::Unknown].map(|who| driver.session_of("x", &who));
+        let mut loan = |session, name: &str, access| {
+            let opened = driver.open(session, name, access);
+            opened.expect("opened").loan
+        };
+        let written = loan(one, "disk", RW);
+        assert_eq!(written.is_some(), lend);
+        assert_eq!(loan(one, "disk", RW), written, "it is the same opener");
+        let read = loan(two, "disk", RO);
+        assert!(read.is_some() == lend && (read != written || !lend));
+        assert_eq!(loan(one, "mem:1M", RW).is_some(), lend);
+        assert_eq!(loan(one, "null:1M", RW), None);
+        assert_eq!(others.map(|other| loan(other, "disk", RO)), [None, None]);
+    }
 }
 
 // ---- requests ---------------------------------------------------------------

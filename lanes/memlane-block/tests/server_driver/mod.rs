@@ -3,14 +3,14 @@
 use memlane_block::server::{BlockService, ServerConfig, Shared};
 use memlane_block::volume::{Flags, Op};
 use memlane_block::wire::{
-    Access, Busy, CAPS, Close, IoMsg, Open, OpenRsp, SessInfo, SessInfoRsp, VERSION, Wish,
+    Access, Busy, CAP_LOAN, CAPS, Close, IoMsg, Open, OpenRsp, SessInfo, SessInfoRsp, VERSION, Wish,
 };
 use memlane_core::region::Region;
 use memlane_transport::engine::Direction;
 use memlane_transport::engine::server::{Job, SessionId};
 use memlane_transport::port::{Finished, Identity, Service as _};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) const CHUNK: usize = 128 << 10;
@@ -22,7 +22,11 @@ pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("memlane-{name}-{}", std::process::id()));
+        Folder::below(&std::env::temp_dir(), name)
+    }
+
+    pub(crate) fn below(dir: &Path, name: &str) -> Folder {
+        let path = dir.join(format!("memlane-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a folder");
         Folder(path)
@@ -88,7 +92,8 @@ impl Driver {
         };
         let bytes = self.read(id, &info.encode(), 36).expect("an answer");
         let rsp = SessInfoRsp::decode(&bytes).expect("a response");
-        assert_eq!((rsp.version, rsp.caps), (VERSION, CAPS));
+        // Few servers lend.
+        assert_eq!((rsp.version, rsp.caps | CAP_LOAN), (VERSION, CAPS));
         id
     }
 
