@@ -4,13 +4,15 @@
 mod certs;
 mod support;
 
-use memlane_block::server::{ServerConfig as BlockConfig, Shared};
+use memlane_block::server::{OpenerView, ServerConfig as BlockConfig, Shared};
 use memlane_transport::engine::server::Config;
 use memlane_transport::io::tls::ServerTls;
 use memlane_transport::io::{Address, Server, ServerConfig, serve};
 use memlane_transport::wire::Geometry;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use support::memory::{self, Asked};
 use support::{Folder, fio, fresh};
 
@@ -94,6 +96,47 @@ fn what_one_fio_wrote_to_a_file_over_tcp_the_next_one_finds() {
     let ended = run(&address, &reads).expect("fio");
     assert_ne!(ended.code, Some(0), "{}", ended.text);
     assert!(ended.text.contains("verify"), "{}", ended.text);
+}
+
+#[test]
+fn what_a_server_lends_is_verified_and_no_read_or_write_reaches_the_server() {
+    let root = Folder::below(Path::new("/dev/shm"), "lent");
+    let disk = std::fs::File::create(root.path().join("disk")).expect("a file");
+    disk.set_len(16 << 20).expect("a length");
+    let config = BlockConfig {
+        lend: true,
+        ..BlockConfig::new(root.path().to_owned())
+    };
+    let shared = Shared::new(config).expect("a root");
+    let geometry = Geometry::new(64, 128 << 10, 4096).expect("a geometry");
+    let name = fresh("lends");
+    let config = ServerConfig::new(vec![at(&name)], Config::new(geometry, 1));
+    let served = Arc::clone(&shared);
+    let _server = serve(config, move |_| served.service()).expect("a server");
+    let seen = std::thread::scope(|scope| {
+        let address = format!("--address=local:{name}");
+        // Each round writes all, and verifies it.
+        let job = scope.spawn(move || {
+            let rounds = ["--loops=8", "--verify_fatal=1"];
+            run(&address, &[&WHOLE_DISK[..], &rounds].concat())
+        });
+        let mut seen = Vec::new();
+        while !job.is_finished() {
+            let openers = shared.snapshot().volumes.into_iter();
+            seen.extend(openers.flat_map(|volume| volume.openers));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ended = job.join().expect("no panic")?;
+        ended.succeeds();
+        Some(seen)
+    });
+    let Some(seen) = seen else {
+        return;
+    };
+    let lent = seen.iter().filter(|opener| opener.lent);
+    assert!(lent.count() > 2, "{seen:?}");
+    let reached = |opener: &OpenerView| opener.counters.reads + opener.counters.writes;
+    assert!(seen.iter().all(|opener| reached(opener) == 0), "{seen:?}");
 }
 
 #[test]

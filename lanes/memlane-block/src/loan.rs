@@ -91,7 +91,7 @@ fn size_of(bytes: &[u8]) -> Option<u64> {
 
 // ---- the server's side ----
 
-/// A volume that one client may have, or has.
+/// A volume that is offered to one client, or lent to it.
 #[derive(Debug)]
 pub(crate) struct Offer {
     token: LoanToken,

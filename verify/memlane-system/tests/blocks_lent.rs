@@ -67,17 +67,15 @@ impl World {
             .memlane(&["vol", "unmap", "disk", "--session", &session]);
         assert!(said.status.success(), "{said:?}");
     }
+}
 
-    /// Requests that have reached the server, of all sessions.
-    fn executed(&self) -> u64 {
-        let told = self.alone.memlane(&["vol", "ls", "--json"]);
-        let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("a document");
-        let servers = told["servers"].as_array().into_iter().flatten();
-        let ours = servers.filter(|server| server["server"] == self.alone.name());
-        let sessions = ours.flat_map(|server| server["sessions"].as_array().into_iter().flatten());
-        let executed = sessions.filter_map(|session| session["executed"].as_u64());
-        executed.sum()
-    }
+/// Requests that a session has sent to its server.
+fn sent(mapping: &Mapping) -> u64 {
+    let session = mapping.show();
+    let paths = session["paths"].as_array().expect("paths");
+    let count = |path: &serde_json::Value, what: &str| path[what].as_u64().expect("a number");
+    let each = |path| count(path, "reads") + count(path, "writes");
+    paths.iter().map(each).sum()
 }
 
 fn is_lent(mapping: &Mapping) -> bool {
@@ -90,6 +88,31 @@ fn refused(said: &Output, code: i32, why: &str) {
         said.status.code() == Some(code) && text.contains(why),
         "{said:?}"
     );
+}
+
+/// Has qemu-io do something to an export.
+fn qemu_io(uri: &str, command: &str) {
+    let mut qemu = Command::new("qemu-io");
+    qemu.args(["-f", "raw", "-c", command, uri]);
+    if command.starts_with("read") {
+        qemu.arg("-r");
+    }
+    let told = must(qemu);
+    assert!(!told.contains("failed"), "{told}");
+}
+
+/// The file that a volume is shown as.
+fn file_of(mapping: &Mapping) -> File {
+    let mut options = File::options();
+    let file = options.read(true).write(true).open(mapping.shown());
+    file.expect("the mounted file")
+}
+
+/// Do this file's bytes lie in memory?
+fn is_in_memory(path: &Path) -> bool {
+    let mut stat = Command::new("stat");
+    stat.args(["-f", "-c", "%T"]).arg(path);
+    must(stat).trim() == "tmpfs"
 }
 
 fn signal(pid: u32, name: &str) {
@@ -124,10 +147,18 @@ fn fio_finds_what_it_wrote_and_hardly_a_request_reaches_the_server() {
     for volume in ["disk", "mem:32M"] {
         let mapping = world.nbd("a", volume, &[]);
         assert!(is_lent(&mapping), "{:#}", mapping.show());
-        let before = world.executed();
+        // People are told, too, at either side.
+        let told = world.alone.memlane(&["vol", "ls"]);
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let of_ours = |line: &&str| line.contains(world.alone.name());
+        let lines: Vec<&str> = told.lines().filter(of_ours).collect();
+        let mapped = lines.iter().any(|line| line.ends_with("ok, lent"));
+        let served = lines.iter().any(|line| line.contains(", lent)"));
+        assert!(mapped && served, "{told}");
+        let before = sent(&mapping);
         let more = ["--bs=4k-256k", "--bsrange=4k-256k"];
         let verdict = Verifying::start(mapping.shown(), 2, &more).must_find_nothing(LIMIT);
-        let reached = world.executed() - before;
+        let reached = sent(&mapping) - before;
         assert!(
             verdict.requests > 1000 && reached * 100 < verdict.requests,
             "{reached} of {} requests reached the server",
@@ -144,15 +175,6 @@ fn what_one_client_writes_in_the_volumes_memory_is_read_by_another_that_asks_the
         return;
     }
     let world = World::new(test);
-    let io = |uri: &str, command: &str| {
-        let mut qemu = Command::new("qemu-io");
-        qemu.args(["-f", "raw", "-c", command, uri]);
-        if command.starts_with("read") {
-            qemu.arg("-r");
-        }
-        let told = must(qemu);
-        assert!(!told.contains("failed"), "{told}");
-    };
     for volume in ["disk", "mem:32M"] {
         let writer = world.nbd("a", volume, &[]);
         let reader = world.nbd("b", volume, &["--access", "ro"]);
@@ -161,14 +183,14 @@ fn what_one_client_writes_in_the_volumes_memory_is_read_by_another_that_asks_the
         let lent = [&writer, &reader, &asker].map(is_lent);
         assert_eq!(lent, [true, true, false], "{volume}");
         for (pattern, len) in [(7, "4k"), (8, "100k"), (9, "3M")] {
-            io(writer.shown(), &format!("write -P {pattern} 5M {len}"));
+            qemu_io(writer.shown(), &format!("write -P {pattern} 5M {len}"));
             for other in [&writer, &reader, &asker] {
-                io(other.shown(), &format!("read -P {pattern} 5M {len}"));
+                qemu_io(other.shown(), &format!("read -P {pattern} 5M {len}"));
             }
         }
         // Zeroes are the server's work, and are seen in the memory.
-        io(writer.shown(), "write -z -u 5M 2M");
-        io(reader.shown(), "read -P 0 5M 2M");
+        qemu_io(writer.shown(), "write -z -u 5M 2M");
+        qemu_io(reader.shown(), "read -P 0 5M 2M");
         for mapping in [asker, reader, writer] {
             mapping.end();
         }
@@ -184,9 +206,7 @@ fn a_server_that_is_killed_again_and_again_loses_nothing_and_lends_anew() {
     let mut world = World::new(test);
     let mapping = world.fuse("a");
     let mut writer = Writer::new(0, 512, seed());
-    let mut options = File::options();
-    let file = options.read(true).write(true).open(mapping.shown());
-    let file = file.expect("the mounted file");
+    let file = file_of(&mapping);
     for round in 0..4 {
         mapping.wait_until("a loan", |session| session["volumes"][0]["lent"] == true);
         let over = AtomicBool::new(false);
@@ -219,9 +239,7 @@ fn a_client_that_is_killed_leaves_what_was_acknowledged_and_the_volume_is_free()
     for round in 0..3 {
         let mapping = world.fuse("a");
         assert!(is_lent(&mapping), "{:#}", mapping.show());
-        let mut options = File::options();
-        let file = options.read(true).write(true).open(mapping.shown());
-        let file = file.expect("the mounted file");
+        let file = file_of(&mapping);
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let work = scope.spawn(|| writer.work(&file, &over));
@@ -271,9 +289,7 @@ fn the_servers_owner_takes_a_lent_volume_back() {
     let world = World::new(test);
     let mapping = world.fuse("a");
     assert!(is_lent(&mapping), "{:#}", mapping.show());
-    let mut options = File::options();
-    let file = options.read(true).write(true).open(mapping.shown());
-    let file = file.expect("the mounted file");
+    let file = file_of(&mapping);
     let write = |byte: u8| {
         let written = file.write_all_at(&[byte; 4096], 0);
         written.and_then(|()| file.sync_data())
@@ -369,19 +385,16 @@ fn a_lent_file_grows_under_its_clients() {
     mapping.wait_until("the new size", |session| {
         session["volumes"][0]["size"].as_u64() == Some(grown)
     });
-    let before = world.executed();
+    let before = sent(&mapping);
     for command in ["write -P 3 40M 1M", "read -P 3 40M 1M"] {
-        let mut qemu = Command::new("qemu-io");
-        qemu.args(["-f", "raw", "-c", command, mapping.shown()]);
-        let told = must(qemu);
-        assert!(!told.contains("failed"), "{told}");
+        qemu_io(mapping.shown(), command);
     }
     let mut bytes = [0; 4096];
     let file = File::open(&world.file).expect("the file");
     file.read_exact_at(&mut bytes, 40 << 20).expect("read");
     assert_eq!(bytes, [3; 4096]);
     // Flushes and questions about holes, no data.
-    let reached = world.executed() - before;
+    let reached = sent(&mapping) - before;
     assert!(is_lent(&mapping) && reached < 8, "{reached} requests");
     mapping.end();
 }
@@ -438,6 +451,11 @@ fn nothing_is_lent_by_tcp_from_a_disk_without_the_flag_or_beyond_a_file_size_lim
     }
     let by_tcp = world.alone.nbd("a", &world.alone.tcp(), "disk", &[]);
     assert!(!is_lent(&by_tcp));
+    if has("qemu-io") {
+        let before = sent(&by_tcp);
+        qemu_io(by_tcp.shown(), "write -P 4 1M 4k");
+        assert!(sent(&by_tcp) > before, "what is not lent is asked for");
+    }
     by_tcp.end();
     let mut plain = Alone::in_memory("lent-without");
     plain.volume("disk", SIZE);
@@ -449,8 +467,7 @@ fn nothing_is_lent_by_tcp_from_a_disk_without_the_flag_or_beyond_a_file_size_lim
     on_disk.volume("disk", SIZE);
     on_disk.serve(&["--lend"]);
     let elsewhere = on_disk.nbd("a", &on_disk.local(), "disk", &[]);
-    let is_tmpfs = std::env::temp_dir().starts_with("/dev/shm");
-    assert!(is_tmpfs || !is_lent(&elsewhere));
+    assert_eq!(is_lent(&elsewhere), is_in_memory(on_disk.dir()));
     elsewhere.end();
 }
 

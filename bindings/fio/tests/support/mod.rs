@@ -24,7 +24,11 @@ pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     pub(crate) fn new(what: &str) -> Folder {
-        let path = std::env::temp_dir().join(fresh(what));
+        Folder::below(&std::env::temp_dir(), what)
+    }
+
+    pub(crate) fn below(dir: &Path, what: &str) -> Folder {
+        let path = dir.join(fresh(what));
         std::fs::create_dir(&path).expect("a folder");
         Folder(path)
     }

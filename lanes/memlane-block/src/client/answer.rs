@@ -37,7 +37,7 @@ impl Server {
         })
     }
 
-    /// What both can do, if this client does not borrow, although the server claims that it does.
+    /// The same server, without what a client that does not borrow never asked for.
     #[must_use]
     pub fn for_client(self, borrows: bool) -> Server {
         let without = if borrows { 0 } else { CAP_LOAN };

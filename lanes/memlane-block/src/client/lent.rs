@@ -40,7 +40,7 @@ impl Share {
         let Some(loan) = share.as_ref() else {
             return false;
         };
-        // Memory of its user's may be beyond the CPU.
+        // Memory of the user's own may be out of the CPU's reach: the way by the server knows what to do then.
         let lease = request.lease.as_mut();
         let Some(lease) = lease.filter(|lease| !lease.is_of_its_user()) else {
             return false;

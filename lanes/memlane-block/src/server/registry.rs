@@ -524,3 +524,42 @@ fn view(openers: &[Arc<Opener>]) -> Option<VolumeView> {
         openers: seen.collect(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loan::Borrowed;
+    use crate::store::{Direct, Mode};
+    use rustix::fs::{FlockOperation, Mode as Permissions, OFlags, flock};
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn a_registry_that_ends_frees_no_file_that_a_client_may_still_write() {
+        for is_held in [false, true] {
+            let name = format!("/dev/shm/memlane-registry-{}", std::process::id());
+            let file = std::fs::File::create(&name).expect("a file");
+            file.set_len(4096).expect("its size");
+            let path = rustix::fs::open(&name, OFlags::PATH, Permissions::empty()).expect("opened");
+            std::fs::remove_file(&name).expect("nameless");
+            let backing = Backing::open(path.as_fd(), Mode::Claim, Direct::Off).expect("a backing");
+            let me = Identity::Local {
+                uid: memlane_sys::proc::euid(),
+                pid: 1,
+            };
+            let party = Arc::new(Party::new("one", &me));
+            let mut registry = Registry::new().expect("a registry");
+            let access = Access::ReadWrite;
+            let opener = registry.open(&party, "disk".into(), access, Arc::new(backing));
+            let opener = opener.expect("nobody else has it");
+            let token = registry.offer(&opener, 4096).expect("an offer");
+            let borrowed = Borrowed::take(token).expect("taken");
+            let held = is_held.then_some(borrowed);
+            assert_eq!(opener.is_lent(), is_held);
+            drop((opener, registry));
+            // As a process does that wants to write it.
+            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            assert_eq!(locked.is_err(), is_held, "{locked:?}");
+            drop(held);
+        }
+    }
+}
