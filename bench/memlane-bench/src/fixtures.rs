@@ -28,6 +28,7 @@ pub(crate) fn run(suite: &str, figures: &[(&str, &str, &str, &str, &[f64])]) -> 
             command: vec!["memlane-bench".into(), "run".into(), suite.into()],
             quick: true,
             rest: false,
+            stranger: false,
             rounds: 2,
             seconds: 0.5,
             settings: BTreeMap::new(),

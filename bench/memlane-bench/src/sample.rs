@@ -29,6 +29,9 @@ pub(crate) struct Head {
     /// Of a run of the rows that a short run leaves out.
     #[serde(default)]
     pub(crate) rest: bool,
+    /// Of a run beside a thread that computed on one of the CPUs.
+    #[serde(default)]
+    pub(crate) stranger: bool,
     pub(crate) rounds: usize,
     /// The length of each measurement.
     pub(crate) seconds: f64,

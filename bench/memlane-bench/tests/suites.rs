@@ -147,6 +147,8 @@ fn nothing_is_measured_for_an_unknown_name_or_a_value_that_cannot_be() {
         ("blocks", "--seconds", "0", "0.2"),
         ("counted", "--only", "rr-1", "not one of"),
         ("counted", "--rounds", "0", "1..=1000"),
+        ("counted", "--stranger", "--json", "which nobody else uses"),
+        ("kernels", "--stranger", "--json", "which nobody else uses"),
         ("kernels", "--only", "nbd", "not one of"),
         ("machines", "--only", "iperf3", "not one of"),
         ("packets", "--only", "ovs", "not one of"),
@@ -161,6 +163,17 @@ fn nothing_is_measured_for_an_unknown_name_or_a_value_that_cannot_be() {
             .expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_run_beside_a_stranger_says_so_and_one_without_does_not() {
+    for (more, with) in [(&["--stranger"][..], true), (&[], false)] {
+        let dir = Dir::new();
+        let run = Run::of("devmem", "recv-copy,chunks-1m", more, &dir);
+        assert_eq!(run.head["stranger"], with, "{}", run.said);
+        let page = std::fs::read_to_string(dir.0.join("devmem.md")).expect("devmem.md");
+        assert_eq!(page.contains("run devmem --stranger: "), with, "{page}");
     }
 }
 

@@ -9,18 +9,16 @@
 //!
 //! `docs/formats/volume-loan.md` has the message; `docs/decisions/0043-volumes-that-are-lent.md` has the reasons.
 
+use memlane_sys::{Errno, fd::Fd, sock};
 use memlane_wait::mutex::lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recv, recvmsg, send, sendmsg, shutdown, socket_with,
+    AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recv, shutdown, socket_with,
 };
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -53,8 +51,16 @@ fn socket() -> io::Result<OwnedFd> {
 /// Anybody may connect to an abstract name, and anybody may take one that is free. So both sides ask the kernel who the
 /// other is.
 fn user_of(socket: &OwnedFd) -> Option<u32> {
-    let peer = socket_peercred(socket).ok()?;
-    Some(peer.uid.as_raw())
+    sock::peer_uid(socket.as_raw_fd()).ok()
+}
+
+fn io_error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}
+
+fn owned(file: Fd) -> OwnedFd {
+    // SAFETY: it is open and was owned, and is given away.
+    unsafe { OwnedFd::from_raw_fd(file.into_raw()) }
 }
 
 /// May this user have what this process has? Root and the process's own user can take it anyway.
@@ -115,8 +121,7 @@ impl Offer {
     /// No random numbers, descriptors or threads are left.
     pub(crate) fn make(volume: OwnedFd, size: u64) -> io::Result<Arc<Offer>> {
         let random = memlane_sys::proc::random_u64();
-        let random = random.map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
-        let token = NonZeroU64::new(random).unwrap_or(NonZeroU64::MIN);
+        let token = NonZeroU64::new(random.map_err(io_error)?).unwrap_or(NonZeroU64::MIN);
         let door = socket()?;
         bind(&door, &address(token)?)?;
         listen(&door, 1)?;
@@ -162,17 +167,8 @@ impl Offer {
         let State::Stands(volume) = &*state else {
             return false;
         };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [volume.as_fd()];
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let sent = sendmsg(
-            &client,
-            &[IoSlice::new(&message(size))],
-            &mut control,
-            flags,
-        );
+        let (to, descriptors) = (client.as_raw_fd(), [volume.as_raw_fd()]);
+        let sent = sock::send_to_peer(to, &message(size), &descriptors);
         if sent.is_ok() {
             *state = State::Taken(client);
         }
@@ -200,7 +196,7 @@ impl Offer {
             State::Stands(_) => *state = State::Over,
             State::Taken(client) => {
                 // If there is no room for it, the client has not read what was sent before.
-                let _ = send(client, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                let _ = sock::send_to_peer(client.as_raw_fd(), b"!", &[]);
             }
             State::Over => {}
         }
@@ -236,23 +232,13 @@ impl Borrowed {
         if !readable(&socket, HANDED_OVER_WITHIN) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        // One byte more: so a longer message shows.
-        let mut bytes = [0; LEN + 1];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = recvmsg(
-            &socket,
-            &mut [IoSliceMut::new(&mut bytes)],
-            &mut control,
-            flags,
-        )?;
-        let volume = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-            _ => None,
-        });
-        let size = size_of(&bytes[..received.bytes]).ok_or_else(nonsense)?;
-        Ok((Borrowed { socket }, volume.ok_or_else(nonsense)?, size))
+        let mut bytes = [0; LEN];
+        let received = sock::recv_with_fds(socket.as_raw_fd(), &mut bytes).map_err(io_error)?;
+        let volume = received.fds.into_iter().flatten().next();
+        let len = received.len.ok_or_else(nonsense)?;
+        let size = size_of(&bytes[..len]).ok_or_else(nonsense)?;
+        let volume = owned(volume.ok_or_else(nonsense)?);
+        Ok((Borrowed { socket }, volume, size))
     }
 
     /// Does the server want it back, or has it ended?
@@ -285,7 +271,6 @@ mod tests {
     use super::*;
     use memlane_fixtures::golden;
     use memlane_sys::mem;
-    use std::os::fd::FromRawFd as _;
 
     const SIZE: u64 = 8192;
 
@@ -293,8 +278,7 @@ mod tests {
     fn volume() -> OwnedFd {
         let file = mem::memfd(c"volume", 8192, false).expect("a file");
         mem::add_seals(file.raw(), mem::SEALS_FIXED).expect("sealed");
-        // SAFETY: it was owned, and is given away.
-        unsafe { OwnedFd::from_raw_fd(file.into_raw()) }
+        owned(file)
     }
 
     /// What a client makes of a server that sends these bytes and, perhaps, a descriptor.
@@ -308,14 +292,8 @@ mod tests {
             let client = scope.spawn(move || Borrowed::take(token).map(|_| ()));
             assert!(readable(&door, OFFER_STANDS));
             let client_end = accept_with(&door, SocketFlags::CLOEXEC).expect("a client");
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            let descriptors: Vec<BorrowedFd<'_>> = volume.iter().map(AsFd::as_fd).collect();
-            if !descriptors.is_empty() {
-                control.push(SendAncillaryMessage::ScmRights(&descriptors));
-            }
-            let parts = [IoSlice::new(bytes)];
-            sendmsg(&client_end, &parts, &mut control, SendFlags::NOSIGNAL).expect("sent");
+            let descriptors: Vec<i32> = volume.iter().map(AsRawFd::as_raw_fd).collect();
+            sock::send_to_peer(client_end.as_raw_fd(), bytes, &descriptors).expect("sent");
             let error = client.join().expect("no panic").expect_err("refused");
             error.kind()
         })

@@ -18,7 +18,13 @@ each row measures is told in [Measuring](../docs/guides/bench.md). Compare ratio
 What is known of the causes of a missed aim is in [Missed aims](../docs/missed-aims.md).
 ";
 
-/// The whole file: a run of each suite, and beside it one of the rows that the first left out, if there is one.
+/// What a suite's other runs are named and titled: one of the rows that the first left out, one beside somebody who computes.
+const OTHERS: [(&str, &str); 2] = [
+    ("rest", "other rows"),
+    ("stranger", "one of the CPUs taken by a stranger"),
+];
+
+/// The whole file: a run of each suite, and its other runs, if there are any.
 ///
 /// # Errors
 /// A run cannot be read.
@@ -29,11 +35,15 @@ pub(crate) fn of(folder: &Path, catalogues: &[Catalogue]) -> anyhow::Result<Stri
         let run = Run::read(&folder.join("measured").join(format!("{suite}.jsonl")))?;
         let _ = write!(out, "\n## {}\n\n", capital(suite));
         out.push_str(&markdown(&Figures::new(&run, catalogue)));
-        let rest = folder.join("measured").join(format!("{suite}-rest.jsonl"));
-        if rest.is_file() {
-            let run = Run::read(&rest)?;
-            let _ = write!(out, "\n### {}: other rows\n\n", capital(suite));
-            out.push_str(&measured(&Figures::new(&run, catalogue)));
+        for (name, title) in OTHERS {
+            let other = folder
+                .join("measured")
+                .join(format!("{suite}-{name}.jsonl"));
+            if other.is_file() {
+                let run = Run::read(&other)?;
+                let _ = write!(out, "\n### {}: {title}\n\n", capital(suite));
+                out.push_str(&measured(&Figures::new(&run, catalogue)));
+            }
         }
     }
     Ok(out)

@@ -13,6 +13,7 @@
 //! | `lane` | which way the bytes of a process took |
 //! | `parse` | what programs of others print |
 //! | `machine` | where the figures were taken |
+//! | `strangers` | threads of somebody else, who computes meanwhile |
 //! | `progress` | how far a run is |
 
 pub(crate) mod cables;
@@ -27,5 +28,6 @@ pub(crate) mod progress;
 pub(crate) mod record;
 pub(crate) mod smc;
 pub(crate) mod sockmap;
+pub(crate) mod strangers;
 pub(crate) mod sys;
 pub(crate) mod turn;

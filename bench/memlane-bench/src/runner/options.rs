@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::plan::Wish;
 use super::programs::Programs;
+use crate::exit::{Exit, fail};
 
 /// What is measured, how often, how long.
 #[derive(clap::Args, Debug)]
@@ -14,6 +15,9 @@ pub(crate) struct Options {
     /// Only the rows that a short run leaves out.
     #[arg(long, conflicts_with = "quick", global = true)]
     pub(crate) rest: bool,
+    /// Let another thread compute on one of the two CPUs, all the time.
+    #[arg(long, global = true)]
+    stranger: bool,
     /// Only these parts, rows or systems; an unknown name lists all of them.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', global = true)]
     only: Vec<String>,
@@ -37,12 +41,26 @@ impl Options {
         Programs::find(self.built.as_deref())
     }
 
+    /// For suites that count instructions of an emulated CPU.
+    ///
+    /// # Errors
+    /// A stranger was asked for, whom the count would not show.
+    pub(crate) fn without_a_stranger(&self) -> anyhow::Result<()> {
+        let why =
+            "--stranger: this suite counts instructions of an emulated CPU, which nobody else uses";
+        match self.stranger {
+            true => Err(fail(Exit::Usage, why)),
+            false => Ok(()),
+        }
+    }
+
     /// What was asked for. Where nothing was said, `rounds` and `seconds` give the defaults of a full run and of a short one.
     pub(crate) fn wish(&self, rounds: [usize; 2], seconds: [f64; 2]) -> Wish {
         let usual = usize::from(self.quick);
         Wish {
             quick: self.quick,
             rest: self.rest,
+            stranger: self.stranger,
             only: self.only.clone(),
             rounds: self.rounds.map_or(rounds[usual], usize::from),
             seconds: self.seconds.unwrap_or(seconds[usual]),

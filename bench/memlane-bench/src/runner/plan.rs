@@ -59,6 +59,8 @@ pub(crate) struct Wish {
     pub(crate) quick: bool,
     /// Rows that a short run leaves out, and no others.
     pub(crate) rest: bool,
+    /// Somebody else computes on one of the CPUs.
+    pub(crate) stranger: bool,
     pub(crate) only: Vec<String>,
     pub(crate) rounds: usize,
     /// The length of each measurement.
@@ -248,6 +250,7 @@ pub(crate) mod tests {
         Wish {
             quick,
             rest: false,
+            stranger: false,
             only: only.iter().map(|name| (*name).to_owned()).collect(),
             rounds: if quick { 2 } else { 5 },
             seconds: if quick { 0.5 } else { 1.0 },

@@ -87,6 +87,7 @@ impl Record {
                 command: std::env::args().collect(),
                 quick: wish.quick,
                 rest: wish.rest,
+                stranger: wish.stranger,
                 rounds: wish.rounds,
                 seconds: wish.seconds,
                 settings: settings.collect::<BTreeMap<_, _>>(),

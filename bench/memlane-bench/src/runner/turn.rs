@@ -7,6 +7,7 @@ use super::plan::{Part as _, Plan, Row};
 use super::programs::Programs;
 use super::progress::{Progress, minutes};
 use super::record::Record;
+use super::strangers::Strangers;
 use super::{proc, sys};
 use crate::catalogue::System;
 use crate::exit::{Exit, fail};
@@ -79,8 +80,15 @@ pub(crate) fn run<S: Suite>(suite: &mut S, mut plan: Plan<S::Row>) -> anyhow::Re
     }
     let time = announce(&plan);
     let mut progress = Progress::new(time);
+    let _stranger = plan.wish.stranger.then(stranger);
     rounds(suite, &plan, &mut record, &mut progress)?;
     record.finished(&plan.wish, suite.settings(), machine)
+}
+
+/// One who takes the CPU that receivers run on.
+fn stranger() -> Strangers {
+    let cpus = sys::allowed_cpus();
+    Strangers::start(1, &cpus[cpus.len().min(2) - 1..][..1])
 }
 
 /// Says what will happen, and about how long that takes.

@@ -16,7 +16,6 @@ mod chunks;
 mod client;
 mod client_port;
 pub mod frame;
-mod handover;
 pub mod inflow;
 mod link;
 mod link_error;

@@ -3,7 +3,6 @@
 use super::across::{Hold, Lent, Mapped, Place, SharedMemory, Sharing};
 use super::chunks::Chunks;
 use super::frame::{Header, Step, WriteTarget};
-use super::handover;
 use super::inflow::{Granted, Inflow, Received};
 use super::link_error::LinkError;
 use super::outflow::Outflow;
@@ -12,9 +11,9 @@ use super::tls::Tls;
 use crate::wire::CONN_LEN;
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
-use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
 use memlane_sys::iov::{self, Piece};
+use memlane_sys::{Errno, sock};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -22,6 +21,9 @@ use std::sync::Arc;
 const TURN: usize = 16;
 /// The most immediates of one link in one go.
 const TURN_SHARED: usize = 1024;
+
+/// Descriptors that a server hands over: of the queues and of the chunks.
+const HANDED_OVER: usize = 2;
 
 /// One connection.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ pub(super) struct StreamLink {
     accepted: bool,
     /// At the client of a server of this host, until it has accepted: descriptors may come.
     awaits: bool,
-    handed: Vec<OwnedFd>,
+    handed: Vec<Fd>,
     /// At the client of a server of another machine: it is to be accepted with a place in memory that both have.
     awaits_place: bool,
     /// What encrypts it, if anything does.
@@ -205,12 +207,22 @@ impl StreamLink {
                 let piece = room[1];
                 // SAFETY: a piece of our own buffer, which nobody else looks at meanwhile.
                 let buffer = unsafe { std::slice::from_raw_parts_mut(piece.base, piece.len) };
-                handover::receive(&self.socket, buffer, &mut self.handed)
+                self.receive_with_descriptors(buffer)
             }
             // SAFETY: the buffer is ours, and the window stays mapped; nothing in either is borrowed.
             false => unsafe { iov::receive(self.socket.as_raw_fd(), pieces) },
         };
         self.came(received.map_err(LinkError::Os), wanted)
+    }
+
+    /// Takes what has come, and the descriptors with it. Those beyond the two that there should be are closed.
+    fn receive_with_descriptors(&mut self, buffer: &mut [u8]) -> memlane_sys::Result<usize> {
+        let received = sock::recv_with_fds(self.socket.as_raw_fd(), buffer)?;
+        let room = HANDED_OVER.saturating_sub(self.handed.len());
+        let descriptors = received.fds.into_iter().flatten();
+        self.handed.extend(descriptors.take(room));
+        // A stream cuts nothing off but descriptors, of which there were too many then.
+        received.len.ok_or(Errno::PROTO)
     }
 
     fn came(&mut self, received: Result<usize, LinkError>, wanted: usize) -> Result<(), LinkError> {
@@ -239,7 +251,8 @@ impl StreamLink {
         let slots = u32::try_from(slots).unwrap_or(0);
         let header = Header::Share { slots, base }.encode();
         let queues = shared.descriptor().ok_or(LinkError::Queue)?;
-        handover::send(&self.socket, &header, [queues, chunks])?;
+        // The socket is new and has room for that. So few bytes are sent as a whole or not at all.
+        sock::send_to_peer(self.socket.as_raw_fd(), &header, &[queues, chunks])?;
         self.shared = Some(shared);
         self.accepted = true;
         Ok(())
@@ -272,9 +285,9 @@ impl StreamLink {
         let (Some(queues), Some(chunks)) = (handed.next(), handed.next()) else {
             return Err(LinkError::Queue);
         };
-        let chunks = attach(handover::owned(chunks))?;
+        let chunks = attach(chunks)?;
         let shared = Shared::join(slots as usize, (chunks, base), |len| {
-            Region::attach(handover::owned(queues), len).map(Mapped::Own)
+            Region::attach(queues, len).map(Mapped::Own)
         });
         self.shared = Some(shared?);
         Ok(())

@@ -47,6 +47,7 @@ struct Measured {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<Run> {
+    options.without_a_stranger()?;
     let plan: Plan<Row> = Plan::new(options.wish([1, 1], [1.0, 1.0]))?;
     let programs = options.programs()?;
     let lacking = |why: String| fail(Exit::Unsupported, format!("no guest here: {why}"));

@@ -97,6 +97,7 @@ pub(crate) fn quietly(rows: &[&str], rounds: usize, seconds: f64) -> anyhow::Res
     let plan = planned(Wish {
         quick: true,
         rest: false,
+        stranger: false,
         only: only.map(str::to_owned).collect(),
         rounds,
         seconds,

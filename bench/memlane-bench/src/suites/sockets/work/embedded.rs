@@ -1,9 +1,5 @@
 //! Rows that need no other program: our own plain pair with sockets of the standard library, as separate processes.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-
 use anyhow::Context as _;
 
 use super::super::peer::figures::Outcome;
@@ -11,7 +7,7 @@ use super::super::trial::{Address, Place, Ran, Reading, Trial, cpu_of_requests, 
 use super::super::works::{Line, Side};
 use crate::runner::lane;
 use crate::runner::proc::Service;
-use crate::runner::sys;
+use crate::runner::strangers::Strangers;
 
 /// 100-byte requests, one at a time, over one connection or each over one of its own.
 pub(super) fn pair(trial: &Trial<'_>, server: Side, line: &Line) -> anyhow::Result<Reading> {
@@ -30,7 +26,7 @@ pub(super) fn oversubscribed(trial: &Trial<'_>, line: &Line) -> anyhow::Result<R
     let (pairs, strangers): (usize, usize) = (pairs.parse()?, strangers.parse()?);
     let servers = (0..pairs).map(|_| serve(trial, trial.side, Place::SERVER.on_both_cpus(), &[]));
     let servers: Vec<_> = servers.collect::<anyhow::Result<_>>()?;
-    let _strangers = Strangers::start(strangers, trial.bench.cpus);
+    let _strangers = Strangers::start(strangers, &trial.bench.cpus);
     let mut clients = Vec::new();
     for (_, at) in &servers {
         clients.push(trial.start(client(trial, Place::CLIENT.on_both_cpus(), at, &[]))?);
@@ -53,38 +49,6 @@ pub(super) fn oversubscribed(trial: &Trial<'_>, line: &Line) -> anyhow::Result<R
         lane: usage,
         carried: None,
     })
-}
-
-/// Threads that compute until this is dropped.
-struct Strangers {
-    enough: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Strangers {
-    fn start(how_many: usize, cpus: [usize; 2]) -> Strangers {
-        let enough = Arc::new(AtomicBool::new(false));
-        let compute = || {
-            let enough = Arc::clone(&enough);
-            std::thread::spawn(move || {
-                sys::stay_on(&cpus);
-                while !enough.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            })
-        };
-        let threads = (0..how_many).map(|_| compute()).collect();
-        Strangers { enough, threads }
-    }
-}
-
-impl Drop for Strangers {
-    fn drop(&mut self) {
-        self.enough.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
 }
 
 fn serve(
