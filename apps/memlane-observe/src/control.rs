@@ -113,7 +113,7 @@ impl std::fmt::Display for AskError {
             AskError::Silent(role, name) => {
                 write!(
                     f,
-                    "{} {name:?} does not answer: is it stopped?",
+                    "{} {name:?} does not answer: is it stopped, or busy?",
                     role.word()
                 )
             }
@@ -706,7 +706,10 @@ mod tests {
             }
             assert!(!waiting.is_empty());
             let error = ask(role, &name, &Ask::Look).expect_err("nobody answers");
-            assert!(error.to_string().contains("is it stopped?"), "{error}");
+            assert!(
+                error.to_string().contains("is it stopped, or busy?"),
+                "{error}"
+            );
             // It is somebody's name all the same.
             assert!(Listener::bind(role, &name).is_err());
             drop(listener.in_background(|_: Ask| Reply::Done("yes".into())));

@@ -24,6 +24,7 @@ impl World {
         std::fs::create_dir_all(root.join("folder")).expect("the root");
         let disk = std::fs::File::create(root.join("disk")).expect("a file");
         disk.set_len(8 << 20).expect("its size");
+        std::fs::copy(root.join("disk"), root.join("folder/disk")).expect("another");
         std::os::unix::fs::symlink("/etc", root.join("out")).expect("a link");
         let mut command = Command::new(memlane());
         command.args([
@@ -85,15 +86,19 @@ impl World {
         self.memlane(&[&args[..], more].concat())
     }
 
+    /// The process behind a session.
+    fn pid(&self, session: &str) -> String {
+        self.show(session)["pid"].to_string()
+    }
+
     /// Ends the process behind a session as badly as possible.
     fn kill(&self, session: &str) {
-        let pid = self.show(session)["pid"].to_string();
-        done(
-            &Command::new("kill")
-                .args(["-s", "KILL", &pid])
-                .output()
-                .expect("kill"),
-        );
+        let pid = self.pid(session);
+        signal(&pid, "KILL");
+        self.wait_until_gone(&pid);
+    }
+
+    fn wait_until_gone(&self, pid: &str) {
         let begin = Instant::now();
         while PathBuf::from(format!("/proc/{pid}/fd/0")).exists() {
             assert!(begin.elapsed() < LIMIT, "it lives");
@@ -109,6 +114,11 @@ impl World {
         let said = self.memlane(&["session", "show", &self.session(session), "--json"]);
         serde_json::from_slice(&said.stdout).expect("a document")
     }
+}
+
+fn signal(pid: &str, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, pid]).output();
+    done(&sent.expect("kill"));
 }
 
 fn refused(said: &Output, code: i32, why: &str) {
@@ -261,6 +271,27 @@ fn a_session_that_is_open_is_not_taken_for_one_with_another_server() {
         "choose another --session",
     );
     done(&world.memlane(&["vol", "unmap", "disk", "--session", &world.session("a")]));
+}
+
+#[test]
+fn a_process_that_is_stopped_keeps_a_list_waiting_for_a_moment_and_is_named() {
+    let world = World::new("stopped");
+    let (stopped, other) = (world.session("a"), world.session("b"));
+    done(&world.map("a", &world.local(), "folder/disk"));
+    done(&world.map("b", &world.local(), "disk"));
+    let pid = world.pid("a");
+    signal(&pid, "STOP");
+    let begin = Instant::now();
+    let said = world.memlane(&["session", "ls"]);
+    assert!(begin.elapsed() < LIMIT, "{:?}", begin.elapsed());
+    done(&said);
+    let told = String::from_utf8_lossy(&said.stderr);
+    assert!(told.contains(&format!("{stopped} is left out")), "{said:?}");
+    let shown = String::from_utf8_lossy(&said.stdout);
+    assert!(shown.contains(&other), "{said:?}");
+    signal(&pid, "KILL");
+    world.wait_until_gone(&pid);
+    done(&world.memlane(&["vol", "unmap", "disk", "--session", &other]));
 }
 
 #[test]

@@ -9,7 +9,9 @@ use super::spec::{MapSpec, Memory, PathSpec};
 use super::tls::TlsSpec;
 use crate::cli::device::Device;
 
-/// How long an answer may take, beside what it says itself.
+/// How long a description may take: a process gives it at once, unless it is stopped or carries out a change.
+const GLANCE: Duration = Duration::from_secs(10);
+/// How long a change may take, beside the wait that it asks for itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is asked.
@@ -50,10 +52,10 @@ impl Question for Request {
     }
 
     fn timeout(&self) -> Duration {
-        let longer = match self {
-            Request::Map { wait, .. } => *wait,
-            _ => Duration::ZERO,
-        };
-        PATIENCE.saturating_add(longer)
+        match self {
+            Request::Describe => GLANCE,
+            Request::Map { wait, .. } => PATIENCE.saturating_add(*wait),
+            _ => PATIENCE,
+        }
     }
 }
