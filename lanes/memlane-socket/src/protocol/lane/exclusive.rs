@@ -17,7 +17,8 @@ fn set_with(l: &Looped, events: u32) -> (i32, &'static Ep) {
     let mut event = libc::epoll_event { events, u64: 0 };
     let done = epoll::ctl(epfd, libc::EPOLL_CTL_ADD, l.fd, &raw mut event);
     assert_eq!(done, 0);
-    assert!(reports(epfd) && !reports(epfd));
+    assert!(reports(epfd), "the bytes that are there");
+    assert!(!reports(epfd), "no other bytes have come");
     (epfd, process::ep_of(epfd).unwrap())
 }
 
