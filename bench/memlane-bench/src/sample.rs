@@ -65,6 +65,19 @@ pub(crate) struct Machine {
     pub(crate) versions: BTreeMap<String, String>,
 }
 
+impl Head {
+    /// What `--only` named, if it was given.
+    pub(crate) fn only(&self) -> Option<&str> {
+        let mut words = self.command.iter();
+        words
+            .find_map(|word| word.strip_prefix("--only="))
+            .or_else(|| {
+                let at = self.command.iter().position(|word| word == "--only")?;
+                self.command.get(at + 1).map(String::as_str)
+            })
+    }
+}
+
 impl Machine {
     /// Whether others use the machine so much that figures will suffer.
     pub(crate) fn is_busy(&self) -> bool {

@@ -5,6 +5,8 @@ mod common;
 use common::{Dir, memlane_bench, preload, stderr, stdout};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::time::Duration;
 
 /// What a run printed: the head, the figures, what is not there.
 struct Run {
@@ -173,8 +175,43 @@ fn a_run_beside_a_stranger_says_so_and_one_without_does_not() {
         let run = Run::of("devmem", "recv-copy,chunks-1m", more, &dir);
         assert_eq!(run.head["stranger"], with, "{}", run.said);
         let page = std::fs::read_to_string(dir.0.join("devmem.md")).expect("devmem.md");
-        assert_eq!(page.contains("run devmem --stranger: "), with, "{page}");
+        let flags = [more, &["--only", "recv-copy,chunks-1m: "]].concat();
+        let command = format!("run devmem {}", flags.join(" "));
+        assert!(page.contains(&command), "{page}");
     }
+}
+
+#[test]
+fn a_stranger_computes_on_one_cpu_while_others_are_measured() {
+    let mut run = memlane_bench()
+        .args(["run", "devmem", "--stranger"])
+        .args(["--only", "recv-copy,chunks-1m"])
+        .args(["--rounds", "3", "--seconds", "0.5"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let threads = format!("/proc/{}/task", run.id());
+    // In ticks of a hundredth of a second.
+    let (mut computed, mut cpus) = (0, String::new());
+    while run.try_wait().expect("it is ours").is_none() {
+        for thread in std::fs::read_dir(&threads).into_iter().flatten().flatten() {
+            let text = |file| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+            let (stat, status) = (text("stat"), text("status"));
+            let Some((_, stat)) = stat.split_once("(stranger) ") else {
+                continue;
+            };
+            let user = stat.split(' ').nth(11).and_then(|ticks| ticks.parse().ok());
+            computed = computed.max(user.unwrap_or(0));
+            let mut lines = status.lines();
+            if let Some(list) = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:")) {
+                list.trim().clone_into(&mut cpus);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(computed >= 20, "{computed} ticks");
+    assert!(cpus.parse::<usize>().is_ok(), "it may use {cpus:?}");
 }
 
 /// Rows of sockets, the parts that they belong to, and what is told of them.

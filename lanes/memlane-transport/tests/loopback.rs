@@ -337,7 +337,7 @@ fn hand_over(stream: &UnixStream, header: Header, descriptors: &[i32]) {
         .iter()
         .map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) })
         .collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(20))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !borrowed.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
@@ -395,7 +395,7 @@ fn a_client_takes_no_memory_that_could_hurt_it() {
     let unsealed = mem::memfd(c"test", CHUNK as usize * 32, false).expect("memory");
     let fd = |region: &Region| region.fd().expect("its own");
     let slots = SLOTS as u32;
-    let betrayals: [(u32, Vec<i32>); 9] = [
+    let betrayals: [(u32, Vec<i32>); 10] = [
         (slots, vec![]),
         (slots, vec![fd(&good)]),
         (slots, vec![fd(&good), unsealed.raw()]),
@@ -405,6 +405,8 @@ fn a_client_takes_no_memory_that_could_hurt_it() {
         (slots - 1, vec![fd(&good), fd(&chunks)]),
         (0, vec![fd(&good), fd(&chunks)]),
         (1 << 30, vec![fd(&good), fd(&chunks)]),
+        // So many that some are cut off.
+        (slots, [[fd(&good), fd(&chunks)]; 10].concat()),
     ];
     for (slots, descriptors) in betrayals {
         let (_zero, one) = lure(&listener);

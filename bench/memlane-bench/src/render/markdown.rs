@@ -17,11 +17,13 @@ pub(crate) fn facts(run: &Run) -> Vec<String> {
     let settings = head.settings.iter();
     let settings: String = settings.map(|(key, is)| format!(", {key} {is}")).collect();
     let stranger = if head.stranger { " --stranger" } else { "" };
+    let only = head.only().map(|names| format!(" --only {names}"));
+    let only = only.unwrap_or_default();
     let versions = machine.versions.iter();
     let versions: Vec<String> = versions.map(|(name, is)| format!("{name} {is}")).collect();
     let mut facts = vec![
         format!(
-            "memlane-bench run {}{part}{stranger}: {} rounds × {} s{settings}",
+            "memlane-bench run {}{part}{stranger}{only}: {} rounds × {} s{settings}",
             head.suite, head.rounds, head.seconds
         ),
         format!(

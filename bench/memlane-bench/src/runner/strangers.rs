@@ -19,12 +19,14 @@ impl Strangers {
         let enough = Arc::new(AtomicBool::new(false));
         let compute = || {
             let (enough, cpus) = (Arc::clone(&enough), cpus.to_vec());
-            std::thread::spawn(move || {
+            let thread = std::thread::Builder::new().name("stranger".to_owned());
+            let computes = move || {
                 sys::stay_on(&cpus);
                 while !enough.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
-            })
+            };
+            thread.spawn(computes).expect("a thread")
         };
         let threads = (0..how_many).map(|_| compute()).collect();
         Strangers { enough, threads }

@@ -215,13 +215,14 @@ impl StreamLink {
         self.came(received.map_err(LinkError::Os), wanted)
     }
 
-    /// Takes what has come, and the descriptors with it. Those beyond the two that there should be are closed.
+    /// Takes what has come, and the descriptors with it. Those beyond the two that there should be are closed; so many
+    /// that the kernel cuts some off end the connection.
     fn receive_with_descriptors(&mut self, buffer: &mut [u8]) -> memlane_sys::Result<usize> {
         let received = sock::recv_with_fds(self.socket.as_raw_fd(), buffer)?;
         let room = HANDED_OVER.saturating_sub(self.handed.len());
         let descriptors = received.fds.into_iter().flatten();
         self.handed.extend(descriptors.take(room));
-        // A stream cuts nothing off but descriptors, of which there were too many then.
+        // A stream cuts off nothing but descriptors.
         received.len.ok_or(Errno::PROTO)
     }
 
