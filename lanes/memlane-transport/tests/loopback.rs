@@ -411,7 +411,13 @@ fn a_client_takes_no_memory_that_could_hurt_it() {
     for (slots, descriptors) in betrayals {
         let (_zero, one) = lure(&listener);
         hand_over(&one, Header::Share { slots, base: 0 }, &descriptors);
-        hear(&session, |news| matches!(news, News::PathDown(..)));
+        let down = hear(&session, |news| matches!(news, News::PathDown(..)));
+        // It is noticed, not waited for.
+        let waited = [PathError::Silent, PathError::ConnectTimeout];
+        assert!(
+            !matches!(down, News::PathDown(_, why) if waited.contains(&why)),
+            "{slots}, {descriptors:?}"
+        );
         is_closed(one);
     }
     // Good memory, with nonsense in it as soon as it is used.
