@@ -172,6 +172,94 @@ static void we_sleep_in_epoll_when_it_is_killed(void) {
     recv_says(fd, 10);
 }
 
+/* Reads until there is nothing, as programs do that wait for edges. Returns what ended it: 0, or an error. */
+static int read_to_the_end(int fd) {
+    for (;;) {
+        long r = recv(fd, scratch, sizeof scratch, 0);
+        if (r > 0)
+            say_bytes("got", scratch, r);
+        else
+            return r == 0 ? 0 : errno;
+    }
+}
+
+static int in_a_set(int fd, unsigned how) {
+    int ep = epoll_create1(0);
+    struct epoll_event ev = {EPOLLIN | EPOLLRDHUP | how, {.fd = fd}};
+    R(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev));
+    set_nonblocking(fd, true);
+    return ep;
+}
+
+static void wait_and_read_to_the_end(int ep, int fd) {
+    struct epoll_event ev[8]; /* more than one, or the kernel's news may have to wait for their turn */
+    int n = epoll_wait(ep, ev, 8, 5000);
+    say("epoll_wait %d %s", n, n == 1 ? events(ev[0].events) : "");
+    int end = read_to_the_end(fd);
+    say("read until %s", end ? errname(end) : "EOF");
+}
+
+static void answers(int ep, int fd, int n) {
+    for (int i = 0; i < n; i++) {
+        tell_text("answer");
+        settle(fd, 6);
+        wait_and_read_to_the_end(ep, fd);
+    }
+}
+
+/* The only edge that tells of the death comes together with the last bytes. */
+static void one_edge_tells_of_an_answer_and_of_the_death(void) {
+    int fd = pair(), ep = in_a_set(fd, EPOLLET);
+    answers(ep, fd, 5);
+    tell_text("last answer");
+    kill_peer();
+    wait_and_read_to_the_end(ep, fd);
+}
+
+static void killed_when_its_last_answer_has_been_read_to_the_end(unsigned how) {
+    int fd = pair(), ep = in_a_set(fd, how);
+    answers(ep, fd, 5);
+    kill_peer();
+    wait_and_read_to_the_end(ep, fd);
+}
+
+static void an_edge_tells_of_the_death_of_a_peer_that_was_read_to_the_end(void) {
+    killed_when_its_last_answer_has_been_read_to_the_end(EPOLLET);
+}
+
+static void a_level_tells_of_the_death_of_a_peer_that_was_read_to_the_end(void) {
+    killed_when_its_last_answer_has_been_read_to_the_end(0);
+}
+
+static void one_shot_tells_of_the_death_of_a_peer_that_was_read_to_the_end(void) {
+    int fd = pair(), ep = in_a_set(fd, EPOLLONESHOT);
+    tell_text("answer");
+    settle(fd, 6);
+    wait_and_read_to_the_end(ep, fd);
+    kill_peer();
+    int end = read_to_the_end(fd);
+    say("disarmed: read until %s", end ? errname(end) : "EOF");
+}
+
+/* The program does not wait again: its reads alone must find out. */
+static void reads_that_never_wait_see_the_death(void) {
+    int fd = pair(), ep = in_a_set(fd, 0), end = EAGAIN;
+    answers(ep, fd, 5);
+    kill_peer();
+    for (int i = 0; i < 5000 && end == EAGAIN; i++) {
+        end = read_to_the_end(fd);
+        usleep(1000);
+    }
+    say("read until %s", end ? errname(end) : "EOF");
+}
+
+static void a_peek_sees_the_death_at_once(void) {
+    int fd = pair(), ep = in_a_set(fd, 0);
+    answers(ep, fd, 5);
+    kill_peer();
+    R(recv(fd, scratch, 1, MSG_PEEK));
+}
+
 static void we_are_blocked_in_send_when_it_is_killed(void) {
     int fd = pair();
     pthread_t t = thread_actor(5, streams_forever, fd);
@@ -371,6 +459,12 @@ const struct one_case cases[] = {
     CASE(killed_while_blocked_in_send),
     CASE(we_sleep_in_recv_when_it_is_killed),
     CASE(we_sleep_in_epoll_when_it_is_killed),
+    CASE(one_edge_tells_of_an_answer_and_of_the_death),
+    CASE(an_edge_tells_of_the_death_of_a_peer_that_was_read_to_the_end),
+    CASE(a_level_tells_of_the_death_of_a_peer_that_was_read_to_the_end),
+    CASE(one_shot_tells_of_the_death_of_a_peer_that_was_read_to_the_end),
+    CASE(reads_that_never_wait_see_the_death),
+    CASE(a_peek_sees_the_death_at_once),
     CASE(we_are_blocked_in_send_when_it_is_killed),
     CASE(killed_in_mid_reading),
     CASE(stopped_and_continued_in_mid_stream),

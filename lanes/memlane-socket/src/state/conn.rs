@@ -422,6 +422,8 @@ pub struct Conn {
     pub looked: AtomicU64,
     /// `ticks` at which a poll last asked the kernel.
     pub glanced: AtomicU64,
+    /// The number of its set's last report when a read that found no bytes looked at TCP, which had nothing; 0: none has looked.
+    pub looked_after: AtomicU64,
     /// Flags: see `SEEN_*`.
     pub seen: AtomicU32,
     /// `rx_calls` when a thread last looked whether the connection is idle (see `lane::is_idle`).

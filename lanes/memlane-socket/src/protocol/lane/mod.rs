@@ -21,6 +21,7 @@ mod remains;
 pub mod room;
 pub mod send;
 mod settle;
+mod silence;
 #[cfg(test)]
 mod stuck;
 pub mod trim;

@@ -1,6 +1,6 @@
 //! Receiving: from the ring, from TCP, or from both, in the order of the stream.
 
-use super::{Parked, misbehaved, naps, park, trim, wake, wake_backoff};
+use super::{Parked, misbehaved, naps, park, silence, trim, wake, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::protocol::board;
@@ -10,6 +10,7 @@ use crate::state::conn::{Conn, LaneView, RxMode, SEEN_RUN, TxMode};
 use crate::state::guard::{RxGuard, lock_rx, lock_tx};
 use crate::state::process;
 use crate::state::process::ConnRef;
+use crate::state::sets;
 use crate::state::spin::{self, Spun};
 use crate::state::thread;
 use crate::state::trace;
@@ -492,7 +493,7 @@ pub(super) fn broken(conn: &Conn, what: Misbehaved) -> Turn {
 /// when the call began to wait.
 fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize, since: u32) -> Turn {
     if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 {
-        return try_tcp_end(conn);
+        return without_waiting(conn, flags);
     }
     if limit > 0 {
         return wait_for_run(conn, buffers, flags, limit);
@@ -621,10 +622,27 @@ fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> 
     Turn::Done(n)
 }
 
+/// A non-blocking call found nothing in the ring. Looks at TCP, unless a wait has just asked the kernel, and the kernel has
+/// reported nothing since TCP was last looked at.
+fn without_waiting(conn: &ConnRef, flags: i32) -> Turn {
+    let asked = sets::last_asked(&conn.regs);
+    // Who peeks often asks whether the peer lives.
+    if flags & libc::MSG_PEEK == 0 && asked.is_some_and(|asked| silence::counts(conn, asked)) {
+        return Turn::Done(fail(Errno::AGAIN));
+    }
+    let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
+    if let (Peeked::Nothing, Some(asked)) = (seen, asked) {
+        silence::begins(conn, asked);
+    }
+    tcp_end(conn, seen)
+}
+
 /// A non-blocking call found nothing in the ring: has TCP something to report (its end, or an error)?
 pub(super) fn try_tcp_end(conn: &ConnRef) -> Turn {
-    let fd = conn.fd.load(Ordering::Relaxed);
-    let seen = sock::peek(fd);
+    tcp_end(conn, sock::peek(conn.fd.load(Ordering::Relaxed)))
+}
+
+fn tcp_end(conn: &ConnRef, seen: Peeked) -> Turn {
     if seen == Peeked::Nothing {
         return Turn::Done(fail(Errno::AGAIN));
     }
@@ -651,7 +669,7 @@ pub(super) fn try_tcp_end(conn: &ConnRef) -> Turn {
         // taking them.
         (Peeked::Data, Ok(Next::Empty)) => {
             if conn.shared().rx_flight.load(Ordering::Relaxed) == 0
-                && sock::peek(fd) == Peeked::Data
+                && sock::peek(conn.fd.load(Ordering::Relaxed)) == Peeked::Data
             {
                 return broken(conn, Misbehaved::Run);
             }

@@ -677,6 +677,7 @@ fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.hs_lock.reset();
     conn.seen.store(0, Ordering::Relaxed);
     conn.wakes_in_vain.store(0, Ordering::Relaxed);
+    conn.looked_after.store(0, Ordering::Relaxed);
     conn.stays_parked.store(0, Ordering::Relaxed);
     conn.naps.reset();
     conn.poller.set(Sleeper::NOBODY);

@@ -7,7 +7,7 @@
 use super::*;
 use crate::state::thread::LockGuard;
 
-fn ep_ref<'a>(p: *mut Ep) -> Option<&'a Ep> {
+pub(super) fn ep_ref<'a>(p: *mut Ep) -> Option<&'a Ep> {
     // SAFETY: null, or an address in the pool of sets, which is never unmapped.
     unsafe { p.as_ref() }
 }

@@ -23,6 +23,7 @@ mod lists;
 pub(crate) mod nests;
 mod own_bell;
 mod regs;
+mod reports;
 mod sleeper;
 mod turns;
 
@@ -38,6 +39,7 @@ pub use own_bell::Hiding;
 pub(crate) use own_bell::*;
 pub use regs::{REGS, Regs};
 pub(crate) use regs::{is_spare, owner_of, spare_reg};
+pub(crate) use reports::{Asked, count_report, last_asked};
 pub use sleeper::{Sleeper, SleeperCell};
 use turns::Turns;
 
@@ -73,6 +75,8 @@ pub struct Ep {
     pub(crate) asked: AtomicU64,
     /// The number of waits since then that were answered from the rings.
     pub(crate) unasked: AtomicU32,
+    /// The number of the kernel's last report to the program (see [`reports`]).
+    pub(crate) report: AtomicU64,
     /// Whether rings or the kernel report next, where the program takes fewer events than there are.
     pub(crate) turns: Turns,
     /// The number of registrations in the ready list. Guarded by `lock`.
@@ -94,6 +98,7 @@ impl Ep {
         self.fd.store(fd, Ordering::Relaxed);
         self.bell.store(0, Ordering::Relaxed);
         kernel::base();
+        count_report(self);
         for word in [
             &self.sleepers,
             &self.inherited,

@@ -52,6 +52,14 @@ pub(super) struct Came {
 
 /// Turns the kernel's events into those that the program sees.
 pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> Came {
+    let came = without_ours(ep, events);
+    if came.left > 0 {
+        count_report(ep);
+    }
+    came
+}
+
+fn without_ours(ep: &Ep, events: &mut [epoll_event]) -> Came {
     let all = Came {
         left: events.len(),
         bell_at: None,
