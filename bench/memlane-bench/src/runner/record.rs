@@ -1,6 +1,7 @@
 //! What a run has seen so far.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use super::plan::Wish;
 use crate::out;
@@ -84,7 +85,7 @@ impl Record {
                 schema: SCHEMA.to_owned(),
                 suite: self.suite.to_owned(),
                 created_unix: now.as_secs(),
-                command: std::env::args().collect(),
+                command: what_was_run(std::env::args()),
                 quick: wish.quick,
                 rest: wish.rest,
                 stranger: wish.stranger,
@@ -97,5 +98,43 @@ impl Record {
             samples: self.samples,
             absent: self.absent,
         })
+    }
+}
+
+/// The command line without what says nothing of the figures: where the program lies, and where the results go.
+fn what_was_run(mut args: impl Iterator<Item = String>) -> Vec<String> {
+    let program = args.next().map(PathBuf::from);
+    let name = program.as_deref().and_then(Path::file_name);
+    let name = name.map(|name| name.to_string_lossy().into_owned());
+    let mut words: Vec<String> = name.into_iter().collect();
+    while let Some(word) = args.next() {
+        match word.as_str() {
+            "--out" => drop(args.next()),
+            other if other.starts_with("--out=") => {}
+            _ => words.push(word),
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_recorded_without_the_folders_of_this_machine() {
+        let run = |line: &str| what_was_run(line.split(' ').map(str::to_owned)).join(" ");
+        assert_eq!(
+            run("/home/me/memlane-bench run blocks --out /home/me/runs --quick"),
+            "memlane-bench run blocks --quick"
+        );
+        assert_eq!(
+            run("./memlane-bench run blocks --out=runs --only qsd"),
+            "memlane-bench run blocks --only qsd"
+        );
+        assert_eq!(
+            run("memlane-bench run blocks --out"),
+            "memlane-bench run blocks"
+        );
     }
 }

@@ -40,7 +40,8 @@ pub(crate) fn last_asked(regs: &Regs) -> Option<Asked> {
     let ep = ep_ref(only_set(regs))?;
     let is_in = |reg: &&Reg| core::ptr::eq(reg.ep.load(Ordering::Relaxed), ep);
     let reg = regs.iter().find(is_in)?;
-    let is_told = reg.events.load(Ordering::Relaxed) & (IN | ONESHOT) == IN
+    // With `EPOLLEXCLUSIVE`, it may tell another set.
+    let is_told = reg.events.load(Ordering::Relaxed) & (IN | ONESHOT | EXCLUSIVE) == IN
         && !marked(reg, REG_DIRTY | REG_ABSENT)
         && ep.inherited.load(Ordering::Relaxed) == 0;
     is_told.then(|| Asked {

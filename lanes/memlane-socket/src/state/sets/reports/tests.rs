@@ -78,7 +78,7 @@ fn the_kernel_s_silence_says_nothing_of_a_connection_in_no_set_or_in_two() {
 fn the_kernel_s_silence_says_nothing_if_it_does_not_tell_this_process_of_input() {
     let scene = Scene::new();
     let wanted = &scene.reg().events;
-    for events in [0, OUT, IN | ONESHOT] {
+    for events in [0, OUT, IN | ONESHOT, IN | EXCLUSIVE] {
         wanted.store(events, Ordering::Relaxed);
         assert_eq!(scene.report(), None, "{events:#x}");
     }
