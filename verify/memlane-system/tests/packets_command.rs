@@ -241,9 +241,11 @@ fn a_link_that_goes_is_awaited_again_and_its_counters_stay() {
     let place = Place::new("net-again");
     let name = place.named("back");
     let mut back = start(&["back", &place.socket(), "sink:", "--name", &name, "--json"]);
-    let waiting = shows(&name, "waiting", |seen| seen["state"] == "waiting");
     let whom = format!("a front at {}", place.socket());
-    assert_eq!(waiting["waiting_for"], whom.as_str(), "{waiting:#}");
+    // It waits for its own ends first.
+    let waiting = shows(&name, "waiting for a front", |seen| {
+        seen["state"] == "waiting" && seen["waiting_for"] == whom.as_str()
+    });
     assert_eq!(
         (number(&waiting["attaches"]), &waiting["last_end"]),
         (0, &Value::Null)
