@@ -423,6 +423,7 @@ pub struct Conn {
     /// `ticks` at which a poll last asked the kernel.
     pub glanced: AtomicU64,
     /// The number of its set's last report when a read that found no bytes looked at TCP, which had nothing; 0: none has looked.
+    /// Threads that read from the connection write and read it; nothing is ordered by it.
     pub looked_after: AtomicU64,
     /// Flags: see `SEEN_*`.
     pub seen: AtomicU32,

@@ -626,7 +626,7 @@ fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> 
 /// reported nothing since TCP was last looked at.
 fn without_waiting(conn: &ConnRef, flags: i32) -> Turn {
     let asked = sets::last_asked(&conn.regs);
-    // Who peeks often asks whether the peer lives.
+    // A program that peeks may want to know whether the peer lives.
     if flags & libc::MSG_PEEK == 0 && asked.is_some_and(|asked| silence::counts(conn, asked)) {
         return Turn::Done(fail(Errno::AGAIN));
     }

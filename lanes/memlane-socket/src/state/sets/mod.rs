@@ -75,7 +75,8 @@ pub struct Ep {
     pub(crate) asked: AtomicU64,
     /// The number of waits since then that were answered from the rings.
     pub(crate) unasked: AtomicU32,
-    /// The number of the kernel's last report to the program (see [`reports`]).
+    /// The number of the kernel's last report to the program (see [`reports`]). Threads that wait write it, threads that read
+    /// from a connection read it; nothing is ordered by it.
     pub(crate) report: AtomicU64,
     /// Whether rings or the kernel report next, where the program takes fewer events than there are.
     pub(crate) turns: Turns,
