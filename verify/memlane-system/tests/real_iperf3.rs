@@ -1,6 +1,6 @@
 //! iperf3: both directions, several streams, a file with its content, and UDP.
 
-use memlane_system::real::iperf3::{bytes_of, iperf3};
+use memlane_system::real::iperf3::{Diskfile, bytes_of, iperf3};
 use memlane_system::real::{SHORT_LIVED, Stage, Story, blob, story};
 
 fn check(stage: &Stage, args: &[&str], summaries: &[&str]) {
@@ -93,7 +93,7 @@ fn iperf3_carries_a_file_as_it_is() {
             arrived.len()
         );
         assert!(
-            bytes.starts_with(&arrived),
+            Diskfile::new(&bytes).explains(&arrived),
             "other bytes arrived than were sent"
         );
         client.lane.must_use_ring_for(1 << 20, &[SHORT_LIVED]);
