@@ -44,18 +44,23 @@ impl Aim {
         }
     }
 
-    /// In a table, with the verdict: `≥3 +`.
-    pub(crate) fn shown(self, met: Option<bool>) -> String {
+    /// In a table, without a verdict: `≥3`.
+    pub(crate) fn bound_shown(self) -> String {
         let sign = match self {
             Aim::AtLeast(_) => '≥',
             Aim::AtMost(_) => '≤',
         };
+        format!("{sign}{}", self.bound())
+    }
+
+    /// In a table, with the verdict: `≥3 +`.
+    pub(crate) fn shown(self, met: Option<bool>) -> String {
         let verdict = match met {
             Some(true) => '+',
             Some(false) => '-',
             None => '?',
         };
-        format!("{sign}{} {verdict}", self.bound())
+        format!("{} {verdict}", self.bound_shown())
     }
 }
 

@@ -102,9 +102,13 @@ fn by_key(run: &Run) -> BTreeMap<Key, (String, Vec<f64>)> {
     found
 }
 
+/// How far the nearest rounds of two runs must lie apart. Even the counted clock, which repeats best, repeats within 1 %
+/// only; and a run of it has one round, so no spread of its own.
+const APART: f64 = 1.01;
+
 /// Beyond the spread: every round of the one is better than every round of the other. `None`: it is not judged.
 fn change(better: Better, old: &Spread, new: &Spread) -> Option<Change> {
-    let (above, below) = (new.min > old.max, new.max < old.min);
+    let (above, below) = (new.min > old.max * APART, new.max * APART < old.min);
     Some(match better {
         Better::Neither => return None,
         Better::Higher if above => Change::Better,
@@ -219,6 +223,21 @@ mod tests {
             ("rate", Change::Better),
         ];
         assert_eq!(told, expected.map(|(id, change)| (id.to_owned(), change)));
+    }
+
+    #[test]
+    fn one_round_that_differs_by_less_than_a_counted_run_repeats_is_the_same() {
+        let figure =
+            |rate: &'static [f64]| run("counted", &[("short", "tcp", "rate", "conn/s", rate)]);
+        let old = figure(&[8000.0]);
+        for (new, change) in [
+            (&[8070.0], Change::Same),
+            (&[7930.0], Change::Same),
+            (&[8090.0], Change::Better),
+            (&[7900.0], Change::Worse),
+        ] {
+            assert_eq!(changes(&old, &figure(new)), [("rate".to_owned(), change)]);
+        }
     }
 
     #[test]

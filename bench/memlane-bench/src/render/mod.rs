@@ -2,13 +2,15 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `figures` | ratios and aims |
+//! | `figures` | ratios, and whether an aim was reached |
+//! | `aims` | how many were reached, and those that were not |
 //! | `tables` (`table`) | the tables |
 //! | `markdown` | all of it as Markdown |
 //! | `plots` (`plot`) | the plots, as SVG |
 //! | `page` | all of it on one page |
 //! | `results` | `bench/RESULTS.md` |
 
+mod aims;
 pub(crate) mod figures;
 mod markdown;
 mod page;

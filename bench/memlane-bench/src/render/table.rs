@@ -49,7 +49,9 @@ impl Table {
         let rule: String = rule.collect();
         let _ = writeln!(out, "\n| {} |\n|{rule}", self.head.join(" | "));
         for line in &self.lines {
-            let _ = writeln!(out, "| {} |", line.join(" | "));
+            // A bar would end the cell.
+            let cells: Vec<String> = line.iter().map(|cell| cell.replace('|', "\\|")).collect();
+            let _ = writeln!(out, "| {} |", cells.join(" | "));
         }
     }
 
@@ -112,7 +114,7 @@ mod tests {
             head: ["what", "n", "aim"].map(String::from).to_vec(),
             lines: vec![
                 ["a < b", "1", "≥3 +"].map(String::from).to_vec(),
-                ["c", "2", "≥3 -"].map(String::from).to_vec(),
+                ["c | d", "2", "≥3 -"].map(String::from).to_vec(),
             ],
             words: [1, 1],
         }
@@ -124,7 +126,7 @@ mod tests {
         table().markdown(&mut text);
         assert_eq!(
             text,
-            "\n| what | n | aim |\n|---|---:|---|\n| a < b | 1 | ≥3 + |\n| c | 2 | ≥3 - |\n"
+            "\n| what | n | aim |\n|---|---:|---|\n| a < b | 1 | ≥3 + |\n| c \\| d | 2 | ≥3 - |\n"
         );
     }
 

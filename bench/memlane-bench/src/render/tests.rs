@@ -50,12 +50,13 @@ fn sockets() -> (Run, Catalogue) {
 fn figures_ratios_aims_and_what_is_missing_are_told() {
     let (run, all) = sockets();
     let text = markdown(&Figures::new(&run, &all));
-    assert_eq!(even_tables(&text), 4, "{text}");
+    assert_eq!(even_tables(&text), 5, "{text}");
     for told in [
         "| 15.0k (10.0k–20.0k) |",
         "100× (100–100)",
         "tcp ≥50 +",
         "tcp ≥20 -",
+        "| nginx/wrk, 1 connection | programs | memlane nocopy | rate | tcp ≥20 | 4.00× (4.00–4.00) |  |",
         "tcp ≥4 ?",
         ">99.9 %",
         "! 10.0 %",
