@@ -4,6 +4,7 @@
 //! | room | paths |
 //! |---|---|
 //! | `sockets` | calls of the standard library on TCP connections, for the preload library |
+//! | `left` | TCP connections that stay with TCP |
 //! | `by_name` | a stream of the socket lane by name; a stream into device memory |
 //! | `packets` | a queue of the packet lane |
 //! | `blocks` | a volume over the loopback device |
@@ -12,6 +13,7 @@
 mod blocks;
 mod by_name;
 mod counted;
+mod left;
 mod packets;
 mod sockets;
 
@@ -31,6 +33,10 @@ enum Path {
     SocketStream,
     /// One epoll_wait, with 16 connections in the set and bytes on one.
     SocketEpoll,
+    /// 100 bytes there and back over a connection that is left to TCP: a send and a recv.
+    SocketLeft,
+    /// A connection that carries 100 bytes there and back by TCP, from connect to close.
+    SocketShort,
     /// 64 bytes by write and read of a stream by name.
     NameMessage,
     /// A frame of 64 bytes from the front to the back, in bursts of 32.
@@ -77,6 +83,8 @@ pub(crate) fn run(load: &Load) -> anyhow::Result<()> {
         Path::SocketMessage => sockets::messages(times),
         Path::SocketStream => sockets::stream(times),
         Path::SocketEpoll => sockets::epoll(times),
+        Path::SocketLeft => left::messages(times),
+        Path::SocketShort => left::short(times),
         Path::NameMessage => by_name::messages(times),
         Path::PacketTx64 => packets::front_to_back(64, times),
         Path::PacketTx1496 => packets::front_to_back(1496, times),
@@ -104,7 +112,11 @@ mod tests {
                 times: 40,
             });
             match path {
-                Path::SocketMessage | Path::SocketStream | Path::SocketEpoll => {
+                Path::SocketMessage
+                | Path::SocketStream
+                | Path::SocketEpoll
+                | Path::SocketLeft
+                | Path::SocketShort => {
                     let error = done.expect_err("by TCP").to_string();
                     assert!(error.contains("memory lane"), "{path:?}: {error}");
                 }

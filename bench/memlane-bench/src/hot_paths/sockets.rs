@@ -49,7 +49,7 @@ impl Pair {
 }
 
 /// Does the library hook the calls of this process?
-fn is_hooked() -> bool {
+pub(super) fn is_hooked() -> bool {
     let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     preloaded.to_string_lossy().contains("memlane")
 }

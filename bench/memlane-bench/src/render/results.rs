@@ -29,9 +29,11 @@ there was nothing to compare with, or memory carried too few of the bytes. *Behi
 |---|---:|---:|---:|---:|---:|
 ";
 
-/// What a suite's other runs are named and titled: one of the rows that the first left out, one beside somebody who computes.
-const OTHERS: [(&str, &str); 2] = [
+/// What a suite's other runs are named and titled: one of the rows that the first left out, one of the same rows on
+/// another machine, one beside somebody who computes.
+const OTHERS: [(&str, &str); 3] = [
     ("rest", "other rows"),
+    ("another", "another machine"),
     ("stranger", "one of the CPUs taken by a stranger"),
 ];
 
