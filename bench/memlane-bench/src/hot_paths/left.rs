@@ -4,6 +4,7 @@ use std::env::current_exe;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
@@ -15,8 +16,8 @@ use crate::runner::proc::{Scratch, Service, free_port};
 use crate::runner::sys;
 
 const MESSAGE: usize = 100;
-/// Tries of a connection to be left to TCP.
-const TRIES: u32 = 200;
+/// A connection is left to TCP within this time: the library asks for a lane for 0.3 s.
+const LEFT_WITHIN: Duration = Duration::from_secs(10);
 
 /// A server in a process without the preload library, until this is dropped.
 struct Plain {
@@ -61,7 +62,8 @@ fn exchange(stream: &mut TcpStream) -> std::io::Result<()> {
 
 /// Exchanges messages until the library has given up asking for a lane.
 fn until_it_is_left(stream: &mut TcpStream) -> anyhow::Result<()> {
-    for _ in 0..TRIES {
+    let begin = Instant::now();
+    while begin.elapsed() < LEFT_WITHIN {
         for _ in 0..WARM_UP {
             exchange(stream)?;
         }
