@@ -274,6 +274,34 @@ fn a_session_that_is_open_is_not_taken_for_one_with_another_server() {
 }
 
 #[test]
+fn a_session_whose_last_volume_is_unmapped_gives_its_name_to_one_with_another_server_at_once() {
+    let world = World::new("gives-way");
+    let other = World::new("gives-way-to");
+    let unmap =
+        || done(&world.memlane(&["vol", "unmap", "disk", "--session", &world.session("a")]));
+    for server in [world.local(), other.local(), world.local()] {
+        done(&world.map("a", &server, "disk"));
+        unmap();
+    }
+    // To a verb that stays in the foreground, too. That one ends when it is told to, not when it has no volume.
+    let export = format!("nbd:unix:{}", world.socket("a").display());
+    let mut stays = Command::new(memlane());
+    stays.args(["map", "--foreground", "--as", &export]);
+    stays.args(["--session", &world.session("a"), &other.local(), "disk"]);
+    let mut stays = Running::start(stays);
+    let begin = Instant::now();
+    while !stays.stdout().contains("nbd+unix") {
+        let is_fine = stays.is_running() && begin.elapsed() < LIMIT;
+        assert!(is_fine, "{}", stays.stderr());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    unmap();
+    let said = world.map("a", &world.local(), "disk");
+    refused(&said, 2, "choose another --session");
+    assert!(stays.is_running());
+}
+
+#[test]
 fn a_process_that_is_stopped_keeps_a_list_waiting_for_a_moment_and_is_named() {
     let world = World::new("stopped");
     let (stopped, other) = (world.session("a"), world.session("b"));

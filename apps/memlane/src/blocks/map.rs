@@ -7,9 +7,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use memlane_observe::control::{self, Role};
+use memlane_observe::control::{self, AskError, Role};
 use memlane_transport::io::{Address, PathAddr};
 
 use super::host::file;
@@ -128,13 +128,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 fn map(process: &ProcessSpec, spec: MapSpec, json: bool) -> anyhow::Result<()> {
     let (name, volume) = (process.name(), spec.volume.clone());
     let request = map_request(process, spec);
-    let said = match control::ask(Role::Session, name, &request)? {
+    let asked = match control::ask(Role::Session, name, &request) {
+        // It was for another server, or has other memory or certificates: a new one takes its place, if it has no volume.
+        Err(AskError::Refused { exit_code, .. })
+            if exit_code == Exit::Usage.code() && process::end_if_emptied(name) =>
+        {
+            None
+        }
+        asked => asked?,
+    };
+    let said = match asked {
         Some(said) => Some(said),
         None => {
             start(process)?;
             let said = control::ask(Role::Session, name, &request);
             // One that could not do the first thing it was started for ends: the next try begins anew.
-            said.inspect_err(|_| _ = wait_for(name, false))?
+            said.inspect_err(|_| _ = process::wait_for(name, false))?
         }
     };
     match said {
@@ -320,26 +329,13 @@ fn start(spec: &ProcessSpec) -> anyhow::Result<()> {
     match line.trim_end() {
         "ready" => Ok(()),
         // Somebody else has started it at the same moment.
-        "taken" if wait_for(spec.name(), true) => Ok(()),
+        "taken" if process::wait_for(spec.name(), true) => Ok(()),
         "taken" => Err(anyhow::anyhow!(
             "the process behind {:?} does not answer",
             spec.name()
         )),
         _ => Err(failed(&mut child)),
     }
-}
-
-/// Waits until such a process answers, or has gone. Returns whether that happened in time.
-fn wait_for(name: &str, there: bool) -> bool {
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(5) {
-        let said = control::ask(Role::Session, name, &Request::Describe);
-        if said.is_ok_and(|said| said.is_some() == there) {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    false
 }
 
 /// The error of a background process that has failed; its own message is on stderr already.

@@ -1,8 +1,9 @@
 //! The process behind a mapping: how it is started, listens to the verbs, and ends. What it holds is a [`Host`].
 
+use std::cell::Cell;
 use std::io::{Read as _, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use memlane_observe::control::{self, Role};
@@ -10,6 +11,7 @@ use memlane_observe::control::{self, Role};
 use super::documents;
 use super::host::{FileHost, Host, SessionHost};
 use super::metrics;
+use super::requests::Request;
 use super::spec::{MapSpec, ProcessSpec};
 
 /// A process without volumes ends after so long.
@@ -42,17 +44,53 @@ fn serve<H: Host>(
     serve_metrics(&host, metrics)?;
     println!("ready");
     leave_the_terminal()?;
+    let (mut had_volumes, gives_way) = (false, Cell::new(false));
     listener.serve_until(
-        |request| crate::cli::exit::reply(locked(&host).obey(request)),
-        || locked(&host).ends_at_once(),
+        |request| {
+            let mut host = locked(&host);
+            let said = match request {
+                Request::GiveWay => {
+                    // One that was just started waits for its first volume.
+                    gives_way.set(had_volumes && host.idle_since().is_some());
+                    Ok(gives_way.get().into())
+                }
+                request => host.obey(request),
+            };
+            had_volumes |= host.idle_since().is_none();
+            crate::cli::exit::reply(said)
+        },
+        || gives_way.get() || locked(&host).ends_at_once(),
     );
     locked(&host).close()
 }
 
+/// Ends a process of this name that has no volume any more, and would wait for another one. Returns whether it has ended.
+pub(super) fn end_if_emptied(name: &str) -> bool {
+    let said = control::ask(Role::Session, name, &Request::GiveWay);
+    matches!(said, Ok(Some(serde_json::Value::Bool(true)))) && wait_for(name, false)
+}
+
+/// Waits until such a process answers, or has gone. Returns whether that happened in time.
+pub(super) fn wait_for(name: &str, there: bool) -> bool {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(5) {
+        let said = control::ask(Role::Session, name, &Request::Describe);
+        if said.is_ok_and(|said| said.is_some() == there) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
 /// The verb stays: maps one volume, and ends the mapping when it is interrupted.
 pub(super) fn in_foreground(spec: ProcessSpec, mapping: MapSpec, json: bool) -> anyhow::Result<()> {
-    let listener = control::Listener::bind(Role::Session, spec.name())
-        .with_context(|| spec.is_taken(&mapping.volume))?;
+    let bind = || control::Listener::bind(Role::Session, spec.name());
+    let bound = match bind() {
+        Err(_) if end_if_emptied(spec.name()) => bind(),
+        bound => bound,
+    };
+    let listener = bound.with_context(|| spec.is_taken(&mapping.volume))?;
     let (name, metrics) = (spec.name().to_owned(), spec.metrics());
     let show = |place: &str, volume: &str| documents::tell_place(&name, volume, place, json);
     match spec {

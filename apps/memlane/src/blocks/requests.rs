@@ -32,6 +32,8 @@ pub(crate) enum Request {
         device: Option<Device>,
         wait: Duration,
     },
+    /// End, if no volume is mapped any more: somebody needs the name for something else. The reply says whether it does.
+    GiveWay,
     /// End a mapping.
     Unmap { volume: String, force: bool },
     /// Open a volume on the server again, now.

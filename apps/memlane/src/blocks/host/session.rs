@@ -299,6 +299,8 @@ impl Host for SessionHost {
                 self.ends_at_once = mapped.is_err() && self.mappings.is_empty();
                 mapped.map(Into::into)
             }
+            // The process behind the mapping gives way, not its session.
+            Request::GiveWay => Ok(false.into()),
             Request::Unmap { volume, force } => self.unmap(&volume, force).map(Into::into),
             Request::Remap { volume } => self.remap(&volume).map(Into::into),
             Request::AddPath { path } => self.add_path(&path).map(Into::into),
