@@ -1,10 +1,12 @@
-//! `memlane serve` under a service manager that listens for it, as systemd does, through environment variables.
+//! `memlane serve`, `map` and `exporter` under a service manager: one that listens for them, as systemd does, through
+//! environment variables; and one that ends them whenever it likes.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memlane_system::blocks::{has, memlane, must, skip};
@@ -120,5 +122,45 @@ fn a_descriptor_that_does_not_listen_or_is_open_to_all_is_refused_by_its_name() 
         let text = String::from_utf8_lossy(&said.stderr).into_owned();
         assert_eq!(said.status.code(), Some(2), "{text}");
         assert!(text.contains(why), "{text}");
+    }
+}
+
+/// Starts it, and ends it with SIGTERM at the moment in which it says the first line.
+fn end_when_it_speaks(args: &[&str]) {
+    let mut command = Command::new(memlane());
+    command
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    let said = child.stdout.take().expect("a pipe");
+    let mut line = String::new();
+    let read = BufReader::new(said).read_line(&mut line);
+    let pid = rustix::process::Pid::from_child(&child);
+    let sent = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    let ended = child.wait().expect("it ends");
+    read.expect("a line");
+    sent.expect("it was alive");
+    assert!(ended.success(), "{ended} after {line:?} of {args:?}");
+}
+
+#[test]
+fn who_is_told_to_end_as_soon_as_it_is_ready_ends_in_order() {
+    let dir = TempDir::new("early-end");
+    let disk = std::fs::File::create(dir.path().join("disk")).expect("a file");
+    disk.set_len(1 << 20).expect("its size");
+    let name = format!("early-end-{}", std::process::id());
+    let (root, file) = (
+        dir.path().display().to_string(),
+        format!("file:{}/disk", dir.path().display()),
+    );
+    let export = format!("nbd:unix:{root}/export");
+    let local = format!("local:{name}");
+    for _ in 0..30 {
+        end_when_it_speaks(&["map", "--foreground", "--as", &export, &file]);
+        end_when_it_speaks(&[
+            "serve", "--json", "--name", &name, "--root", &root, "--listen", &local,
+        ]);
+        end_when_it_speaks(&["exporter", "--listen", "127.0.0.1:0"]);
     }
 }

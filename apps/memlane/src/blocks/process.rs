@@ -13,6 +13,7 @@ use super::host::{FileHost, Host, SessionHost};
 use super::metrics;
 use super::requests::Request;
 use super::spec::{MapSpec, ProcessSpec};
+use crate::daemon::service;
 
 /// A process without volumes ends after so long.
 const IDLE: Duration = Duration::from_secs(10);
@@ -110,18 +111,19 @@ fn stay<H: Host>(
 ) -> anyhow::Result<()> {
     let volume = mapping.volume.clone();
     let place = host.map(mapping)?;
+    let end = service::bell_of_the_end()?;
     let host = Arc::new(Mutex::new(host));
     watch(&host, false)?;
     serve_metrics(&host, metrics)?;
     show(&place, &volume)?;
-    crate::daemon::service::ready();
+    service::ready();
     let obeyed = Arc::clone(&host);
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || {
             listener.serve(move |request| crate::cli::exit::reply(locked(&obeyed).obey(request)))
         })?;
-    crate::daemon::service::wait_for_the_end()?;
+    service::wait_for_the_end(&end)?;
     locked(&host).close()
 }
 

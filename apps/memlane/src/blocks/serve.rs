@@ -165,9 +165,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if let Some((tls, renewal)) = renewal {
         renew(tls, renewal)?;
     }
+    let end = service::bell_of_the_end()?;
     running.say_hello(args.json)?;
     service::ready();
-    service::wait_for_the_end()?;
+    service::wait_for_the_end(&end)?;
     running.server.stop();
     Ok(())
 }

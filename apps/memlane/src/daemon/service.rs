@@ -46,7 +46,8 @@ extern "C" fn end(_: libc::c_int) {
     }
 }
 
-/// Readable from the first SIGINT or SIGTERM on.
+/// Readable from the first SIGINT or SIGTERM on. Whoever is told that this process is ready may end it at once, so this
+/// comes first.
 pub(crate) fn bell_of_the_end() -> anyhow::Result<OwnedFd> {
     bell_of(&[libc::SIGINT, libc::SIGTERM])
 }
@@ -68,10 +69,9 @@ pub(crate) fn bell_of(signals: &[libc::c_int]) -> anyhow::Result<OwnedFd> {
     Ok(waiting)
 }
 
-/// Waits for SIGINT or SIGTERM.
-pub(crate) fn wait_for_the_end() -> anyhow::Result<()> {
-    let waiting = bell_of_the_end()?;
-    while let Err(errno) = rustix::io::read(&waiting, &mut [0_u8; 8]) {
+/// Waits for SIGINT or SIGTERM, of which there may have been one since [`bell_of_the_end`].
+pub(crate) fn wait_for_the_end(bell: &OwnedFd) -> anyhow::Result<()> {
+    while let Err(errno) = rustix::io::read(bell, &mut [0_u8; 8]) {
         anyhow::ensure!(
             errno == rustix::io::Errno::INTR,
             "waiting for signals: {errno}"

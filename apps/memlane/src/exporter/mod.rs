@@ -6,6 +6,7 @@ mod sockets;
 mod textfile;
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -49,6 +50,7 @@ pub(crate) struct Args {
 const PORT: u16 = 9469;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let end = service::bell_of_the_end()?;
     let page = Page(Arc::new(Mutex::new(Ledger::new(args.by_container))));
     let listens = args.listen.is_some() || args.textfile.is_none();
     if listens {
@@ -60,7 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let Some(file) = &args.textfile else {
         service::ready();
-        return service::wait_for_the_end();
+        return service::wait_for_the_end(&end);
     };
     textfile::write(file, &page.text(Format::Classic))?;
     let pause = match (args.interval, listens) {
@@ -69,14 +71,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         (None, false) => return Ok(()),
     };
     service::ready();
-    again_and_again(file, &page, pause)
+    again_and_again(file, &page, pause, &end)
 }
 
-fn again_and_again(file: &std::path::Path, page: &Page, pause: Duration) -> anyhow::Result<()> {
-    let bell = service::bell_of_the_end()?;
+fn again_and_again(
+    file: &std::path::Path,
+    page: &Page,
+    pause: Duration,
+    end: &OwnedFd,
+) -> anyhow::Result<()> {
     let pause = Timespec::try_from(pause)?;
     loop {
-        let mut polled = [PollFd::new(&bell, PollFlags::IN)];
+        let mut polled = [PollFd::new(end, PollFlags::IN)];
         match poll(&mut polled, Some(&pause)) {
             Ok(0) => {
                 // The error may pass (a full disk): the old file stays until then.
