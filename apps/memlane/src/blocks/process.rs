@@ -65,7 +65,8 @@ fn serve<H: Host>(
     locked(&host).close()
 }
 
-/// Ends a process of this name that has no volume any more, and would wait for another one. Returns whether it has ended.
+/// Ends the process of this name, if it has no volume any more and only waits for another one. Returns whether it has
+/// ended.
 pub(super) fn end_if_emptied(name: &str) -> bool {
     let said = control::ask(Role::Session, name, &Request::GiveWay);
     matches!(said, Ok(Some(serde_json::Value::Bool(true)))) && wait_for(name, false)
@@ -110,6 +111,7 @@ fn stay<H: Host>(
     show: impl FnOnce(&str, &str) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let volume = mapping.volume.clone();
+    // Until the volume is there, a signal ends the process at once: the server may take long to answer.
     let place = host.map(mapping)?;
     let end = service::bell_of_the_end()?;
     let host = Arc::new(Mutex::new(host));

@@ -1,7 +1,8 @@
-//! All of a run as Markdown: what was run, the tables, the notes.
+//! All of a run as Markdown: what was run, the aims that it missed, the tables, the notes.
 
 use std::fmt::Write as _;
 
+use super::aims;
 use super::figures::Figures;
 use super::tables;
 use crate::sample::Run;
@@ -43,7 +44,7 @@ pub(crate) fn facts(run: &Run) -> Vec<String> {
 
 /// What a run has measured, as Markdown, without what others have published and without notes on the method.
 pub(crate) fn measured(figures: &Figures<'_>) -> String {
-    let mut out = head(figures.run);
+    let mut out = head(figures);
     for table in tables::measured(figures) {
         table.markdown(&mut out);
     }
@@ -52,7 +53,7 @@ pub(crate) fn measured(figures: &Figures<'_>) -> String {
 
 /// All of a run, as Markdown.
 pub(crate) fn markdown(figures: &Figures<'_>) -> String {
-    let mut out = head(figures.run);
+    let mut out = head(figures);
     for table in tables::of(figures) {
         table.markdown(&mut out);
     }
@@ -63,9 +64,9 @@ pub(crate) fn markdown(figures: &Figures<'_>) -> String {
     out
 }
 
-fn head(run: &Run) -> String {
-    facts(run)
-        .iter()
-        .map(|fact| format!("{fact}  \n"))
-        .collect()
+fn head(figures: &Figures<'_>) -> String {
+    let facts = facts(figures.run);
+    let mut out: String = facts.iter().map(|fact| format!("{fact}  \n")).collect();
+    aims::missed(figures).markdown(&mut out);
+    out
 }

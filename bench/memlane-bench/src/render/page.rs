@@ -7,7 +7,7 @@ use super::figures::Figures;
 use super::markdown::facts;
 use super::plot::{FAINT, INK, escaped};
 use super::table::Table;
-use super::{plots, tables};
+use super::{aims, plots, tables};
 
 /// Colours follow the reader's choice of light or dark; plots have theirs as attributes, which rules of a page precede.
 fn style() -> String {
@@ -99,37 +99,19 @@ fn contents(out: &mut String, tables: &[Table]) {
 
 /// How many were reached, and each that was not.
 fn aims(out: &mut String, figures: &Figures<'_>) {
-    let all: Vec<_> = figures
-        .goals()
-        .map(|goal| (goal, figures.met(goal)))
-        .collect();
-    let reached = all.iter().filter(|(_, met)| *met == Some(true)).count();
+    let aims::Counts {
+        reached,
+        missed,
+        undecided,
+        behind: _,
+    } = aims::counts(figures);
     let _ = writeln!(
         out,
-        "<section id=\"aims\"><h2>Aims</h2>\n<p><span class=\"met\">{reached} of {} reached</span></p>\n<ul>",
-        all.len()
+        "<section id=\"aims\"><h2>Aims</h2>\n<p><span class=\"met\">{reached} of {} reached</span>, {missed} missed, \
+         {undecided} without a verdict (? in the tables)</p></section>",
+        reached + missed + undecided
     );
-    for (goal, met) in all.iter().filter(|(_, met)| *met != Some(true)) {
-        let word = if met.is_some() {
-            "missed"
-        } else {
-            "not measured"
-        };
-        let what = format!(
-            "{}, {}: {} / {}",
-            goal.row,
-            goal.metric,
-            goal.of,
-            goal.to.name()
-        );
-        let _ = writeln!(
-            out,
-            "<li>{}: <span class=\"missed\">{}</span> {word}</li>",
-            escaped(&what),
-            escaped(&goal.aim.shown(*met))
-        );
-    }
-    out.push_str("</ul></section>\n");
+    aims::missed(figures).html(out);
 }
 
 fn pictures(out: &mut String, pictures: &[(String, String)]) {

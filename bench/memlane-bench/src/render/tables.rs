@@ -1,6 +1,5 @@
-//! The tables of a run: the aims that it missed, one for each view, what others published; then the notes.
+//! The tables of a run: one for each view, then what others published, then the notes.
 
-use super::aims;
 use super::figures::Figures;
 use super::table::Table;
 use crate::catalogue::{Goal, Layout, Row, System, To, View};
@@ -16,16 +15,14 @@ pub(crate) fn of(figures: &Figures<'_>) -> Vec<Table> {
     tables
 }
 
-/// Those of the run's own figures that have lines; first the aims that it missed.
+/// Those of the run's own figures that have lines.
 pub(crate) fn measured(figures: &Figures<'_>) -> Vec<Table> {
     let views = figures.catalogue.views.iter();
     let views = views.map(|view| match view.layout {
         Layout::Systems => by_systems(figures, view),
         Layout::Metrics => by_metrics(figures, view),
     });
-    let mut tables: Vec<Table> = std::iter::once(aims::missed(figures))
-        .chain(views)
-        .collect();
+    let mut tables: Vec<Table> = views.collect();
     tables.retain(|table| !table.lines.is_empty());
     tables
 }

@@ -166,7 +166,15 @@ fn the_figures_are_in_the_page_as_they_are_and_nothing_is_fetched_or_runs() {
         Some(run.samples.len())
     );
     assert_eq!(page.matches("<figure ").count(), plots::of(&figures).len());
-    assert_eq!(page.matches("<table>").count(), tables::of(&figures).len());
+    // One more lists the aims that were missed.
+    assert_eq!(
+        page.matches("<table>").count(),
+        1 + tables::of(&figures).len()
+    );
+    assert!(
+        page.contains("3 of 6 reached</span>, 1 missed, 2 without a verdict"),
+        "{page}"
+    );
     assert_eq!(page.matches("<script").count(), 1);
     for foreign in ["src=", "url(", "@import", "onload", "javascript:"] {
         assert!(!page.contains(foreign), "{foreign}");

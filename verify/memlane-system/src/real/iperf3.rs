@@ -158,6 +158,10 @@ mod tests {
         }
         let twice = [&file[..BLOCK], &file[..BLOCK]].concat();
         assert!(!Diskfile::new(&file).explains(&twice));
+        for lost in [1, 4096, BLOCK] {
+            let rest = [&file[..BLOCK + 9], &file[BLOCK + 9 + lost..]].concat();
+            assert!(!Diskfile::new(&file).explains(&rest), "{lost} bytes");
+        }
         let longer = [&file[..], &[0; 64]].concat();
         assert!(!Diskfile::new(&file).explains(&longer));
     }

@@ -145,6 +145,7 @@ impl Host for FileHost {
                 self.changes.signal();
                 mapped.map(Into::into)
             }
+            // Only a process in the background does, and it answers this itself.
             Request::GiveWay => Ok(false.into()),
             Request::Unmap { volume, force } => self.unmap(&volume, force).map(Into::into),
             Request::Resize { volume, size } => self.resize(&volume, size).map(Into::into),

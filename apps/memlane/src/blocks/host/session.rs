@@ -299,7 +299,7 @@ impl Host for SessionHost {
                 self.ends_at_once = mapped.is_err() && self.mappings.is_empty();
                 mapped.map(Into::into)
             }
-            // The process behind the mapping gives way, not its session.
+            // Only a process in the background does, and it answers this itself.
             Request::GiveWay => Ok(false.into()),
             Request::Unmap { volume, force } => self.unmap(&volume, force).map(Into::into),
             Request::Remap { volume } => self.remap(&volume).map(Into::into),
