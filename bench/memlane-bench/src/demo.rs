@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use crate::catalogue::{Catalogue, To};
 use crate::exit::Exit;
+use crate::figures::Figures;
 use crate::out;
-use crate::render::figures::Figures;
 use crate::runner::{proc, sys};
 use crate::spread::short;
 use crate::suites::sockets;

@@ -30,6 +30,7 @@ pub(crate) fn run(suite: &str, figures: &[(&str, &str, &str, &str, &[f64])]) -> 
             rest: false,
             stranger: false,
             rounds: 2,
+            more_rounds: 0,
             seconds: 0.5,
             settings: BTreeMap::new(),
             machine: machine(),

@@ -6,6 +6,7 @@
 //! | `runner/` | flags, the plan, rounds, processes, CPUs, and the record of what was seen |
 //! | `sample` | the one schema of all figures |
 //! | `catalogue` (`published`) | what tables and plots show, what should be reached, what others published |
+//! | `figures` | ratios, whether an aim was reached, and whether its rounds agree on that |
 //! | `render/` | tables, plots, the page, `RESULTS.md` |
 //! | `compare` | an older run against a newer one |
 //! | `gate` | an older build against this one, by turns |
@@ -14,13 +15,14 @@
 //! | `hist`, `spread` | a histogram; medians, and numbers for people |
 //! | `out`, `exit` | what is printed; exit codes |
 //!
-//! Suites know `runner`, `runner` and `render` know `sample` and `catalogue`, and only this file and `demo` know both
+//! Suites know `runner`, `runner` and `render` know `sample`, `catalogue` and `figures`, and only this file and `demo` know both
 //! suites and `render`.
 
 mod catalogue;
 mod compare;
 mod demo;
 mod exit;
+mod figures;
 #[cfg(test)]
 mod fixtures;
 mod gate;

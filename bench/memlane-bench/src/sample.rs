@@ -33,6 +33,9 @@ pub(crate) struct Head {
     #[serde(default)]
     pub(crate) stranger: bool,
     pub(crate) rounds: usize,
+    /// Rounds that rows had besides, if the first ones lay on both sides of an aim.
+    #[serde(default)]
+    pub(crate) more_rounds: usize,
     /// The length of each measurement.
     pub(crate) seconds: f64,
     /// What else the suite was told: the size of a volume, the congestion control.
@@ -66,6 +69,15 @@ pub(crate) struct Machine {
 }
 
 impl Head {
+    /// How many rounds there were, for people.
+    pub(crate) fn rounds_shown(&self) -> String {
+        let (first, all) = (self.rounds, self.rounds + self.more_rounds);
+        match self.more_rounds {
+            0 => format!("{first} rounds"),
+            _ => format!("{first} rounds ({all} where these lie on both sides of an aim)"),
+        }
+    }
+
     /// What `--only` named, if it was given.
     pub(crate) fn only(&self) -> Option<&str> {
         let mut words = self.command.iter();

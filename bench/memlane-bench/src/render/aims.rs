@@ -1,8 +1,8 @@
 //! What became of a run's aims: how many were reached, and each one that was not.
 
-use super::figures::Figures;
 use super::table::Table;
 use crate::catalogue::{Goal, To, View};
+use crate::figures::Figures;
 use crate::sample::{Better, metric};
 use crate::spread::{Spread, times};
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::aims;
-use super::figures::Figures;
 use super::tables;
+use crate::figures::Figures;
 use crate::sample::Run;
 
 /// What stands above the tables: what was run, where.
@@ -22,10 +22,11 @@ pub(crate) fn facts(run: &Run) -> Vec<String> {
     let only = only.unwrap_or_default();
     let versions = machine.versions.iter();
     let versions: Vec<String> = versions.map(|(name, is)| format!("{name} {is}")).collect();
+    let rounds = head.rounds_shown();
     let mut facts = vec![
         format!(
-            "memlane-bench run {}{part}{stranger}{only}: {} rounds × {} s{settings}",
-            head.suite, head.rounds, head.seconds
+            "memlane-bench run {}{part}{stranger}{only}: {rounds} × {} s{settings}",
+            head.suite, head.seconds
         ),
         format!(
             "machine: {}, {} CPUs, {} MiB, Linux {}, TCP congestion control {}, load {}",

@@ -2,7 +2,6 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `figures` | ratios, and whether an aim was reached |
 //! | `aims` | how many were reached, and those that were not |
 //! | `tables` (`table`) | the tables |
 //! | `markdown` | all of it as Markdown |
@@ -11,7 +10,6 @@
 //! | `results` | `bench/RESULTS.md` |
 
 mod aims;
-pub(crate) mod figures;
 mod markdown;
 mod page;
 mod plot;
@@ -27,9 +25,9 @@ use anyhow::Context as _;
 
 use crate::catalogue::Catalogue;
 use crate::exit::Exit;
+use crate::figures::Figures;
 use crate::out;
 use crate::sample::Run;
-use figures::Figures;
 use markdown::markdown;
 
 /// Renders files that `run` wrote: as Markdown on standard output, or into the files named.

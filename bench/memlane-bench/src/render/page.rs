@@ -3,11 +3,11 @@
 
 use std::fmt::Write as _;
 
-use super::figures::Figures;
 use super::markdown::facts;
 use super::plot::{FAINT, INK, escaped};
 use super::table::Table;
 use super::{aims, plots, tables};
+use crate::figures::Figures;
 
 /// Colours follow the reader's choice of light or dark; plots have theirs as attributes, which rules of a page precede.
 fn style() -> String {

@@ -1,8 +1,8 @@
 //! The plots of a run, by the names of their files.
 
-use super::figures::Figures;
 use super::plot::{self, Axes, Bar, Panel, Series, Whose};
 use crate::catalogue::{Aim, Plot, Row, System, To, View};
+use crate::figures::Figures;
 use crate::sample::{Run, metric};
 use crate::spread::Spread;
 
@@ -45,8 +45,11 @@ fn file(figures: &Figures<'_>, parts: &[&str]) -> String {
 fn caption(run: &Run) -> String {
     let machine = &run.head.machine;
     format!(
-        "Medians of {} rounds; a thin line goes from the lowest to the highest. {}, {} CPUs, Linux {}.",
-        run.head.rounds, machine.cpu, machine.cores, machine.kernel
+        "Medians of {}; a thin line goes from the lowest to the highest. {}, {} CPUs, Linux {}.",
+        run.head.rounds_shown(),
+        machine.cpu,
+        machine.cores,
+        machine.kernel
     )
 }
 

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::aims;
-use super::figures::Figures;
 use super::markdown::{markdown, measured};
 use super::plots::capital;
 use crate::catalogue::Catalogue;
+use crate::figures::Figures;
 use crate::sample::Run;
 
 const HEAD: &str = "# Results

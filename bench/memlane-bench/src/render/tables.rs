@@ -1,8 +1,8 @@
 //! The tables of a run: one for each view, then what others published, then the notes.
 
-use super::figures::Figures;
 use super::table::Table;
 use crate::catalogue::{Goal, Layout, Row, System, To, View};
+use crate::figures::Figures;
 use crate::published::Figure;
 use crate::sample::metric;
 use crate::spread::{short, times};

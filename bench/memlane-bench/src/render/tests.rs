@@ -1,9 +1,9 @@
 //! What is made of a run that has a little of everything.
 
-use super::figures::Figures;
 use super::markdown::markdown;
 use super::{page, plots, tables};
 use crate::catalogue::Catalogue;
+use crate::figures::Figures;
 use crate::fixtures::run;
 use crate::fixtures::{even_tables, marks};
 use crate::sample::{Absence, Run};

@@ -6,6 +6,10 @@ use super::plan::Wish;
 use super::programs::Programs;
 use crate::exit::{Exit, fail};
 
+/// So many times the usual rounds are added where those lie on both sides of an aim. The number is settled beforehand: who
+/// measured until the median pleases would reach each aim.
+const MORE: usize = 2;
+
 /// What is measured, how often, how long.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -21,7 +25,7 @@ pub(crate) struct Options {
     /// Only these parts, rows or systems; an unknown name lists all of them.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', global = true)]
     only: Vec<String>,
-    /// How often each figure is taken.
+    /// How often each figure is taken [default: by the suite, and three times that where an aim needs it].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), global = true)]
     rounds: Option<u16>,
     /// The length of each measurement.
@@ -56,14 +60,15 @@ impl Options {
 
     /// What was asked for. Where nothing was said, `rounds` and `seconds` give the defaults of a full run and of a short one.
     pub(crate) fn wish(&self, rounds: [usize; 2], seconds: [f64; 2]) -> Wish {
-        let usual = usize::from(self.quick);
+        let usual = rounds[usize::from(self.quick)];
         Wish {
             quick: self.quick,
             rest: self.rest,
             stranger: self.stranger,
             only: self.only.clone(),
-            rounds: self.rounds.map_or(rounds[usual], usize::from),
-            seconds: self.seconds.unwrap_or(seconds[usual]),
+            rounds: self.rounds.map_or(usual, usize::from),
+            more_rounds: self.rounds.map_or(MORE * usual, |_| 0),
+            seconds: self.seconds.unwrap_or(seconds[usize::from(self.quick)]),
         }
     }
 }
@@ -84,6 +89,25 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn a_number_of_rounds_that_was_given_holds_for_all_rows() {
+        let rounds = |words: &str| {
+            let line = Line::parse_from(words.split(' '));
+            let wish = line.options.wish([5, 3], [2.0, 1.0]);
+            (wish.rounds, wish.more_rounds)
+        };
+        assert_eq!(rounds("bench"), (5, 10));
+        assert_eq!(rounds("bench --quick"), (3, 6));
+        assert_eq!(rounds("bench --quick --rounds 4"), (4, 0));
+    }
 
     #[test]
     fn seconds_have_bounds() {

@@ -63,6 +63,8 @@ pub(crate) struct Wish {
     pub(crate) stranger: bool,
     pub(crate) only: Vec<String>,
     pub(crate) rounds: usize,
+    /// Rows with rounds on both sides of an aim have so many rounds more.
+    pub(crate) more_rounds: usize,
     /// The length of each measurement.
     pub(crate) seconds: f64,
 }
@@ -192,8 +194,8 @@ impl<R: Row> Plan<R> {
         missing
     }
 
-    /// About how long all of it takes.
-    pub(crate) fn time(&self) -> Duration {
+    /// About how long so many rounds take.
+    pub(crate) fn time(&self, rounds: usize) -> Duration {
         let one = R::Part::ALL.iter().map(|part| {
             let figures = self.figures(*part);
             let systems = if figures > 0 {
@@ -203,7 +205,7 @@ impl<R: Row> Plan<R> {
             };
             figures as f64 * part.cost(self.wish.seconds) + systems as f64 * part.joining()
         });
-        Duration::from_secs_f64(one.sum::<f64>() * self.wish.rounds as f64)
+        Duration::from_secs_f64(one.sum::<f64>() * rounds as f64)
     }
 }
 
@@ -253,6 +255,7 @@ pub(crate) mod tests {
             stranger: false,
             only: only.iter().map(|name| (*name).to_owned()).collect(),
             rounds: if quick { 2 } else { 5 },
+            more_rounds: 0,
             seconds: if quick { 0.5 } else { 1.0 },
         }
     }

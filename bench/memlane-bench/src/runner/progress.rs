@@ -38,6 +38,11 @@ impl Progress {
         }
     }
 
+    /// There is more to do than was known.
+    pub(crate) fn grows(&mut self, more: Duration) {
+        self.total += more.as_secs_f64();
+    }
+
     /// So much of the estimate is behind us.
     pub(crate) fn took(&mut self, estimate: f64, what: &str) {
         self.done = (self.done + estimate).min(self.total);

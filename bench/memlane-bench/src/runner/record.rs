@@ -90,6 +90,7 @@ impl Record {
                 rest: wish.rest,
                 stranger: wish.stranger,
                 rounds: wish.rounds,
+                more_rounds: 0,
                 seconds: wish.seconds,
                 settings: settings.collect::<BTreeMap<_, _>>(),
                 machine,
@@ -98,6 +99,15 @@ impl Record {
             samples: self.samples,
             absent: self.absent,
         })
+    }
+}
+
+impl Run {
+    /// Adds what so many further rounds have seen.
+    pub(crate) fn extend(&mut self, more: Record, rounds: usize) {
+        self.head.more_rounds = rounds;
+        self.samples.extend(more.samples);
+        self.absent.extend(more.absent);
     }
 }
 

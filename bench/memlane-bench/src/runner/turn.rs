@@ -1,5 +1,6 @@
 //! A run: its rounds, the parts of each, and the systems of a part by turns.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::machine::{self, Asked};
@@ -9,8 +10,9 @@ use super::progress::{Progress, minutes};
 use super::record::Record;
 use super::strangers::Strangers;
 use super::{proc, sys};
-use crate::catalogue::System;
+use crate::catalogue::{Catalogue, System};
 use crate::exit::{Exit, fail};
+use crate::figures::Figures;
 use crate::out;
 use crate::sample::{Better, Run, metric};
 use crate::spread::short;
@@ -46,6 +48,8 @@ pub(crate) trait Suite {
     const PROGRAMS: &'static [Asked];
     /// Whether others' load makes its figures spread.
     const MINDS_LOAD: bool = true;
+    /// What its tables show, and what should be reached.
+    fn catalogue() -> Catalogue;
     /// What else it was told, for the head of the run.
     fn settings(&self) -> Vec<(&'static str, String)>;
     /// Why a system cannot be measured here, if so.
@@ -78,11 +82,42 @@ pub(crate) fn run<S: Suite>(suite: &mut S, mut plan: Plan<S::Row>) -> anyhow::Re
             "this machine is busy (load {load}): figures will spread"
         ));
     }
-    let time = announce(&plan);
-    let mut progress = Progress::new(time);
+    let first = 0..plan.wish.rounds;
+    let mut progress = Progress::new(announce(&plan, &first));
     let _stranger = plan.wish.stranger.then(stranger);
-    rounds(suite, &plan, &mut record, &mut progress)?;
-    record.finished(&plan.wish, suite.settings(), machine)
+    rounds(suite, &plan, first, &mut record, &mut progress)?;
+    let mut run = record.finished(&plan.wish, suite.settings(), machine)?;
+    if plan.wish.more_rounds > 0 {
+        more_rounds(suite, plan, &mut run, &mut progress)?;
+    }
+    Ok(run)
+}
+
+/// Measures rows again whose rounds lie on both sides of an aim: their median would say little.
+///
+/// # Errors
+/// Somebody wants us to stop.
+fn more_rounds<S: Suite>(
+    suite: &mut S,
+    mut plan: Plan<S::Row>,
+    run: &mut Run,
+    progress: &mut Progress,
+) -> anyhow::Result<()> {
+    let catalogue = S::catalogue();
+    let figures = Figures::new(run, &catalogue);
+    let open = figures.open_rows();
+    plan.rows.retain(|row| open.contains(row.id().as_str()));
+    if plan.rows.is_empty() {
+        return Ok(());
+    }
+    out::stderr("some rounds lie on both sides of an aim: their rows are measured again\n");
+    let (first, more) = (plan.wish.rounds, plan.wish.more_rounds);
+    let again = first..first + more;
+    progress.grows(announce(&plan, &again));
+    let mut record = Record::new(S::NAME);
+    rounds(suite, &plan, again, &mut record, progress)?;
+    run.extend(record, more);
+    Ok(())
 }
 
 /// One who takes the CPU that receivers run on.
@@ -92,7 +127,7 @@ fn stranger() -> Strangers {
 }
 
 /// Says what will happen, and about how long that takes.
-fn announce<R: Row>(plan: &Plan<R>) -> Duration {
+fn announce<R: Row>(plan: &Plan<R>, which: &Range<usize>) -> Duration {
     if sys::allowed_cpus().len() < 2 {
         out::warn("one CPU only: both ends share it");
     }
@@ -108,7 +143,8 @@ fn announce<R: Row>(plan: &Plan<R>) -> Duration {
     let parts: Vec<String> = parts
         .map(|(count, of)| format!("{count} of {of}"))
         .collect();
-    let (time, rounds, parts) = (plan.time(), plan.wish.rounds, parts.join(", "));
+    let (rounds, parts) = (which.len(), parts.join(", "));
+    let time = plan.time(rounds);
     let told = minutes(time.as_secs_f64());
     out::stderr(&format!(
         "{rounds} rounds of {parts}: about {told}; Ctrl-C clears away\n"
@@ -116,7 +152,7 @@ fn announce<R: Row>(plan: &Plan<R>) -> Duration {
     time
 }
 
-/// All rounds. In each, the systems of a part alternate row by row; or each of them takes all rows at once, where it has
+/// Some rounds. In each, the systems of a part alternate row by row; or each of them takes all rows at once, where it has
 /// to be started for them.
 ///
 /// # Errors
@@ -124,10 +160,12 @@ fn announce<R: Row>(plan: &Plan<R>) -> Duration {
 pub(crate) fn rounds<S: Suite>(
     suite: &mut S,
     plan: &Plan<S::Row>,
+    which: Range<usize>,
     record: &mut Record,
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
-    for round in 0..plan.wish.rounds {
+    let last = which.end;
+    for round in which {
         for part in <S::Row as Row>::Part::ALL {
             let rows = plan.rows_of(*part);
             let at_a_time = if part.at_once() { rows.len() } else { 1 };
@@ -136,6 +174,7 @@ pub(crate) fn rounds<S: Suite>(
                     let mut turn = Turn {
                         plan,
                         round,
+                        last,
                         kept: 0,
                         progress: &mut *progress,
                         record: &mut *record,
@@ -161,6 +200,8 @@ fn by_turns<T: Clone>(systems: &[T], round: usize) -> Vec<T> {
 pub(crate) struct Turn<'a, R: Row> {
     plan: &'a Plan<R>,
     pub(crate) round: usize,
+    /// How many there are until the end.
+    last: usize,
     /// Rows whose figures are there.
     kept: usize,
     progress: &'a mut Progress,
@@ -189,7 +230,7 @@ impl<R: Row> Turn<'_, R> {
     }
 
     fn head(&self) -> String {
-        format!("round {}/{} ", self.round + 1, self.plan.wish.rounds)
+        format!("round {}/{} ", self.round + 1, self.last)
     }
 
     /// Keeps the figures of a row.
@@ -236,11 +277,149 @@ pub(crate) fn congestion_control(asked: Option<&str>) -> anyhow::Result<String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::{Aim, To, goal, system};
+    use crate::published::Published;
+    use crate::runner::plan::{Part, Wish};
 
     #[test]
     fn who_was_last_is_first_the_next_time() {
         let both = ["a", "b"];
         let ids = |round| by_turns(&both, round).concat();
         assert_eq!([ids(0), ids(1), ids(2)], ["ab", "ba", "ab"]);
+    }
+
+    #[test]
+    fn rows_with_rounds_on_both_sides_of_an_aim_are_measured_again_and_no_others() {
+        let run = measured(4);
+        let rounds = |row: &str| {
+            let ours = run.samples.iter().filter(|one| one.system == "ours");
+            let of_row = ours.filter(|one| one.row == row);
+            of_row.map(|one| one.round).collect::<Vec<_>>()
+        };
+        assert_eq!(rounds("above"), [0, 1]);
+        assert_eq!(rounds("below"), [0, 1]);
+        assert_eq!(rounds("no aim"), [0, 1]);
+        assert_eq!(rounds("both sides"), [0, 1, 2, 3, 4, 5]);
+        // Another row's aim compares with it.
+        assert_eq!(rounds("compared with"), [0, 1, 2, 3, 4, 5]);
+        let others = run.samples.iter().filter(|one| one.system == "peer");
+        assert_eq!(others.count(), run.samples.len() / 2);
+        assert_eq!((run.head.rounds, run.head.more_rounds), (2, 4));
+        assert_eq!(
+            run.head.rounds_shown(),
+            "2 rounds (6 where these lie on both sides of an aim)"
+        );
+    }
+
+    #[test]
+    fn no_row_is_measured_again_where_the_number_of_rounds_was_given() {
+        let run = measured(0);
+        assert_eq!(run.samples.len(), 2 * 2 * Scripted::all().len());
+        assert_eq!(run.head.rounds_shown(), "2 rounds");
+    }
+
+    fn measured(more_rounds: usize) -> Run {
+        let wish = Wish {
+            quick: true,
+            rest: false,
+            stranger: false,
+            only: Vec::new(),
+            rounds: 2,
+            more_rounds,
+            seconds: 0.2,
+        };
+        let plan = Plan::new(wish).expect("nothing is named");
+        run(&mut Play, plan).expect("a run")
+    }
+
+    /// A suite whose figures are known.
+    struct Play;
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    struct Only;
+
+    impl Part for Only {
+        const ALL: &'static [Only] = &[Only];
+        fn word(self) -> &'static str {
+            "only"
+        }
+        fn systems(self) -> Vec<System> {
+            vec![system("peer", "peer", false), system("ours", "ours", true)]
+        }
+        fn cost(self, _: f64) -> f64 {
+            0.0
+        }
+    }
+
+    /// A row, and what memlane has in an even round and in an odd one. The peer has 1.
+    #[derive(Clone, PartialEq, Debug)]
+    struct Scripted(&'static str, [f64; 2]);
+
+    impl Row for Scripted {
+        type Part = Only;
+        fn all() -> Vec<Scripted> {
+            vec![
+                Scripted("above", [2.0, 3.0]),
+                Scripted("below", [0.5, 0.6]),
+                Scripted("no aim", [0.5, 2.0]),
+                Scripted("both sides", [0.9, 1.1]),
+                Scripted("compared with", [1.0, 1.0]),
+            ]
+        }
+        fn is_quick(&self) -> bool {
+            true
+        }
+        fn part(&self) -> Only {
+            Only
+        }
+        fn id(&self) -> String {
+            self.0.to_owned()
+        }
+    }
+
+    impl Suite for Play {
+        type Row = Scripted;
+        const NAME: &'static str = "play";
+        const PROGRAMS: &'static [Asked] = &[];
+        const MINDS_LOAD: bool = false;
+        fn catalogue() -> Catalogue {
+            let at_least = |row, to| goal(row, "rate", "ours", to, Aim::AtLeast(1.0));
+            let peer = || To::System("peer");
+            let other = To::Row("compared with".to_owned());
+            Catalogue {
+                suite: Play::NAME,
+                views: Vec::new(),
+                goals: vec![
+                    at_least("above", peer()),
+                    at_least("below", peer()),
+                    at_least("both sides", other),
+                ],
+                memory: None,
+                method: &[],
+                published: Published::none(),
+            }
+        }
+        fn settings(&self) -> Vec<(&'static str, String)> {
+            Vec::new()
+        }
+        fn lacks(&self, _: Only, _: &System) -> Option<String> {
+            None
+        }
+        fn measure(
+            &mut self,
+            turn: &mut Turn<'_, Scripted>,
+            system: &System,
+            rows: &[Scripted],
+        ) -> anyhow::Result<()> {
+            for row in rows {
+                let rate = if system.ours {
+                    row.1[turn.round % 2]
+                } else {
+                    1.0
+                };
+                turn.keep(row, system, &[("rate", "req/s", rate)]);
+            }
+            Ok(())
+        }
     }
 }

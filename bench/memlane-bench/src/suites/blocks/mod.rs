@@ -23,7 +23,7 @@ mod volume;
 
 use anyhow::Context as _;
 
-use crate::catalogue::System;
+use crate::catalogue::{Catalogue, System};
 use crate::runner::machine::Asked;
 use crate::runner::options::{self, Options};
 use crate::runner::plan::Plan;
@@ -76,6 +76,10 @@ impl Suite for Bench {
         ("nbd-server", &["-V"]),
         ("qemu-storage-daemon", &["--version"]),
     ];
+
+    fn catalogue() -> Catalogue {
+        catalogue::catalogue()
+    }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![

@@ -15,7 +15,7 @@ mod opening;
 mod rows;
 mod scene;
 
-use crate::catalogue::System;
+use crate::catalogue::{Catalogue, System};
 use crate::runner::machine::Asked;
 use crate::runner::options::Options;
 use crate::runner::plan::{Plan, Row as _};
@@ -95,6 +95,10 @@ impl Suite for Measured {
     type Row = Row;
     const NAME: &'static str = "containers";
     const PROGRAMS: &'static [Asked] = sockets::PROGRAMS;
+
+    fn catalogue() -> Catalogue {
+        catalogue::catalogue()
+    }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
         Vec::new()

@@ -20,7 +20,7 @@ mod sizes;
 mod stream;
 mod tokens;
 
-use crate::catalogue::System;
+use crate::catalogue::{Catalogue, System};
 use crate::runner::machine::Asked;
 use crate::runner::options::Options;
 use crate::runner::plan::Plan;
@@ -61,6 +61,10 @@ impl Suite for Measured {
     type Row = Row;
     const NAME: &'static str = "devmem";
     const PROGRAMS: &'static [Asked] = &[("python3", &["--version"])];
+
+    fn catalogue() -> Catalogue {
+        catalogue::catalogue()
+    }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![

@@ -15,7 +15,7 @@ mod rows;
 
 use memlane_guest::Kernel;
 
-use crate::catalogue::System;
+use crate::catalogue::{Catalogue, System};
 use crate::exit::{Exit, fail};
 use crate::out;
 use crate::runner::machine::Asked;
@@ -94,6 +94,10 @@ impl Suite for Measured {
         ("qemu-system-x86_64", &["--version"]),
     ];
     const MINDS_LOAD: bool = false;
+
+    fn catalogue() -> Catalogue {
+        catalogue::catalogue()
+    }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
         machine::settings(&self.kernel)

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 use memlane_guest::Kernel;
 
-use crate::catalogue::System;
+use crate::catalogue::{Catalogue, System};
 use crate::exit::{Exit, fail};
 use crate::out;
 use crate::runner::machine::Asked;
@@ -72,6 +72,10 @@ impl Suite for Measured<'_> {
         ("redis-server", &["--version"]),
         ("qemu-system-x86_64", &["--version"]),
     ];
+
+    fn catalogue() -> Catalogue {
+        catalogue::catalogue()
+    }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![

@@ -17,7 +17,7 @@ pub(crate) mod pump;
 mod rows;
 mod table;
 
-use crate::catalogue::System;
+use crate::catalogue::{Catalogue, System};
 use crate::runner::machine::Asked;
 use crate::runner::options::Options;
 use crate::runner::plan::Plan;
@@ -70,6 +70,10 @@ impl Suite for Measured {
             ],
         ),
     ];
+
+    fn catalogue() -> Catalogue {
+        catalogue::catalogue()
+    }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![("congestion", self.congestion_control.clone())]

@@ -29,7 +29,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::geteuid;
 
-use crate::catalogue::System;
+use crate::catalogue::{Catalogue, System};
 use crate::exit::{Exit, fail};
 use crate::runner::machine::{Asked, this_machine};
 use crate::runner::options::Options;
@@ -100,12 +100,19 @@ pub(crate) fn quietly(rows: &[&str], rounds: usize, seconds: f64) -> anyhow::Res
         stranger: false,
         only: only.map(str::to_owned).collect(),
         rounds,
+        more_rounds: 0,
         seconds,
     })?;
     let bench = Bench::new(Programs::find(None)?, seconds)?;
     let mut measured = Measured::new(bench, "auto", None, &plan)?;
     let mut record = Record::new(Measured::NAME);
-    turn::rounds(&mut measured, &plan, &mut record, &mut Progress::silent())?;
+    turn::rounds(
+        &mut measured,
+        &plan,
+        0..rounds,
+        &mut record,
+        &mut Progress::silent(),
+    )?;
     record.finished(&plan.wish, measured.settings(), this_machine(&[]))
 }
 
@@ -214,6 +221,10 @@ impl Suite for Measured {
     type Row = Row;
     const NAME: &'static str = "sockets";
     const PROGRAMS: &'static [Asked] = PROGRAMS;
+
+    fn catalogue() -> Catalogue {
+        catalogue::catalogue()
+    }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![("upgrade", self.upgrade.clone())]

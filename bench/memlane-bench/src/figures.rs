@@ -125,6 +125,21 @@ impl<'a> Figures<'a> {
         Some(goal.aim.met(ratio.median))
     }
 
+    /// Rows that have an aim with rounds on both sides of it, and those with which such an aim compares.
+    pub(crate) fn open_rows(&self) -> BTreeSet<&'a str> {
+        let open = self.goals().filter(|goal| self.is_open(goal));
+        let rows = open.flat_map(|goal| match &goal.to {
+            To::Row(other) => vec![&goal.row, other],
+            _ => vec![&goal.row],
+        });
+        rows.map(String::as_str).collect()
+    }
+
+    fn is_open(&self, goal: &Goal) -> bool {
+        let ratio = self.ratio(&goal.row, goal.of, goal.metric, &goal.to);
+        ratio.is_some_and(|rounds| goal.aim.met(rounds.min) != goal.aim.met(rounds.max))
+    }
+
     /// The goals of what was measured.
     pub(crate) fn goals(&self) -> impl Iterator<Item = &'a Goal> {
         let goals = self.catalogue.goals.iter();
