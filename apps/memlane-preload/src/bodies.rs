@@ -1,5 +1,6 @@
 //! Bodies that only rearrange a hook's arguments, or ask more than one module.
 
+use crate::c_library::is_musl;
 use crate::{c_library, stdio};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -10,7 +11,7 @@ use memlane_socket::hooks::calls::{io, pass};
 use memlane_socket::hooks::fork;
 use memlane_socket::hooks::handoff::Handoff;
 use memlane_socket::hooks::handoff::target::{Program, Target};
-use memlane_socket::hooks::wait::{epoll, poll as polls};
+use memlane_socket::hooks::wait::{self as polls, epoll};
 use memlane_socket::real;
 use memlane_socket::state::process;
 use memlane_sys::proc;
@@ -53,9 +54,19 @@ pub(crate) fn select_body(
     e: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    polls::select(n, [r, w, e], polls::limit_tv(timeout), false, || {
-        memlane_socket::real!(select(n, r, w, e, timeout))
-    })
+    polls::select(
+        n,
+        [r, w, e],
+        polls::limit_tv(timeout),
+        false,
+        |left| {
+            // musl's function gives the kernel a copy of the limit.
+            if !is_musl() {
+                polls::tell_left(timeout as usize, left, 1);
+            }
+        },
+        || memlane_socket::real!(select(n, r, w, e, timeout)),
+    )
 }
 
 pub(crate) fn pselect_body(
@@ -71,6 +82,7 @@ pub(crate) fn pselect_body(
         [r, w, e],
         polls::limit_ts(timeout),
         !mask.is_null(),
+        |_| {}, // libc's function leaves the limit as it is
         || memlane_socket::real!(pselect(n, r, w, e, timeout, mask)),
     )
 }

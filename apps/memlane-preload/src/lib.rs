@@ -32,7 +32,7 @@ use libc::{
 use memlane_socket::hooks::calls::{aio, io, life, opts, signals};
 use memlane_socket::hooks::fork;
 use memlane_socket::hooks::handoff::target::Program;
-use memlane_socket::hooks::wait::{epoll, poll as polls};
+use memlane_socket::hooks::wait::{self as polls, epoll};
 use memlane_socket::state::process;
 use ready::ready;
 

@@ -12,7 +12,7 @@ use libc::{
 use memlane_core::reason::Reason;
 use memlane_socket::hooks::calls::{io, life, opts};
 use memlane_socket::hooks::uring;
-use memlane_socket::hooks::wait::{epoll, poll as polls};
+use memlane_socket::hooks::wait::{self as polls, epoll};
 use memlane_socket::state::uring::Params;
 use memlane_sys::fd::as_fd;
 
@@ -160,13 +160,15 @@ fn polled(nr: usize, a: Args) -> Option<c_int> {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_select => {
             let limit = polls::limit_tv(a[4] as *const libc::timeval);
-            polls::select(as_fd(a[0]), three, limit, false, sleep)
+            let tell = |left| polls::tell_left(a[4], left, 1);
+            polls::select(as_fd(a[0]), three, limit, false, tell, sleep)
         }
         libc::SYS_pselect6 => {
             // SAFETY: null, or the program's pair of a mask's address and its length.
             let masked = unsafe { (a[5] as *const usize).as_ref() }.is_some_and(|mask| *mask != 0);
             let limit = polls::limit_ts(a[4] as *const timespec);
-            polls::select(as_fd(a[0]), three, limit, masked, sleep)
+            let tell = |left| polls::tell_left(a[4], left, 1000);
+            polls::select(as_fd(a[0]), three, limit, masked, tell, sleep)
         }
         _ => return None,
     })

@@ -122,6 +122,30 @@ fn unlock(addr: NonNull<u8>, len: usize, prot: i32) -> Result<()> {
     Ok(())
 }
 
+/// Writes to an address of this process that may be bad, as the kernel writes to those that a call is given: without a signal.
+///
+/// # Errors
+/// `EFAULT`: nothing can be written there.
+pub fn write_if_possible(at: usize, bytes: &[u8]) -> Result<()> {
+    let from = [bytes.as_ptr() as usize, bytes.len()];
+    let to = [at, bytes.len()];
+    let pid = crate::proc::pid();
+    // SAFETY: both are pairs of an address and a length, as `struct iovec` is. The kernel reads `bytes`, and checks the other
+    // range itself.
+    unsafe {
+        syscall!(
+            libc::SYS_process_vm_writev,
+            pid,
+            from.as_ptr(),
+            1,
+            to.as_ptr(),
+            1,
+            0
+        )
+    }
+    .map(|_| ())
+}
+
 /// Puts `len` bytes of `fd` from `offset` in the place of what is mapped at `at`.
 ///
 /// # Safety
@@ -314,4 +338,22 @@ pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> Result<()> {
 pub unsafe fn punch(addr: NonNull<u8>, len: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_REMOVE) }.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_written_where_they_can_be_and_nothing_happens_elsewhere() {
+        let mut place = [0_u8; 4];
+        write_if_possible(place.as_mut_ptr() as usize, &[1, 2, 3, 4]).expect("our own memory");
+        assert_eq!(place, [1, 2, 3, 4]);
+        static READ_ONLY: [u8; 4] = [5; 4];
+        for bad in [READ_ONLY.as_ptr() as usize, 0, 16, usize::MAX - 2] {
+            let error = write_if_possible(bad, &[1, 2, 3, 4]).expect_err("bad memory");
+            assert_eq!(error, Errno(libc::EFAULT), "{bad:#x}");
+        }
+        assert_eq!(READ_ONLY, [5; 4]);
+    }
 }

@@ -481,6 +481,32 @@ static void select_with_several(void) {
     finish();
 }
 
+static void select_sleeper(int fd) {
+    fd_set in, out;
+    int hung = (int)arena->values[0];
+    FD_ZERO(&in);
+    FD_ZERO(&out);
+    FD_SET(fd, &in);
+    FD_SET(hung, &out);
+    struct timeval t = {20, 0};
+    R(select((fd > hung ? fd : hung) + 1, &in, &out, NULL, &t));
+    say("in %d out %d, time left %d", FD_ISSET(fd, &in), FD_ISSET(hung, &out), t.tv_sec >= 10 && t.tv_sec < 20);
+}
+/* Poll tells of a hang-up that nobody has asked for; select only in the set for reading. */
+static void select_sleeps_beside_a_hang_up(void) {
+    int fd = pair(), p[2];
+    if (pipe(p)) die("pipe");
+    close(p[1]);
+    arena->values[0] = p[0];
+    exchange(fd);
+    waiter = thread_actor(W, select_sleeper, fd);
+    until_asleep(W);
+    tell_text("abc");
+    pthread_join(waiter, NULL);
+    take(fd, 3);
+    finish();
+}
+
 /* --- cancellation --------------------------------------------------------------------------- */
 
 static void cancelled(void (*wait)(int)) {
@@ -552,6 +578,7 @@ const struct one_case cases[] = {
     CASE(poll_many_kinds),
     CASE(poll_wakes_for_either),
     CASE(select_with_several),
+    CASE(select_sleeps_beside_a_hang_up),
     CASE(cancel_in_recv),
     CASE(cancel_in_read),
     CASE(cancel_in_epoll_wait),

@@ -1,4 +1,4 @@
-//! Threads that sleep with epoll or poll leave their connections awake, and a bell wakes them. Blocking reads nap.
+//! Threads that sleep with epoll, poll or select leave their connections awake, and a bell wakes them. Blocking reads nap.
 
 use std::time::Duration;
 
@@ -14,6 +14,11 @@ fn sleepers_in_epoll_talk_through_memory_and_are_parked_only_when_they_have_been
 #[test]
 fn sleepers_in_poll_talk_through_memory_and_are_parked_only_when_they_have_been_idle() {
     sleepers("poll", 20); // lists of more than 64 are parked
+}
+
+#[test]
+fn sleepers_in_select_talk_through_memory_and_are_parked_only_when_they_have_been_idle() {
+    sleepers("select", 20); // sets of more than 64 are parked
 }
 
 #[test]

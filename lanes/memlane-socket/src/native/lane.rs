@@ -432,7 +432,7 @@ fn poll(fd: i32, what: Ready, limit: Duration) -> Result<bool> {
     };
     let at: *mut libc::pollfd = &raw mut one;
     let limit_us = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
-    let n = crate::hooks::wait::poll::poll(at, 1, Some(limit_us), false, || {
+    let n = crate::hooks::wait::poll(at, 1, Some(limit_us), false, || {
         real!(ppoll(at, 1, &raw const timeout, core::ptr::null()))
     });
     match n {

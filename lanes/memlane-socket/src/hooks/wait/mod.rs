@@ -1,6 +1,12 @@
 //! Waiting: epoll, poll and select over kernel descriptors and rings together.
 
+mod call;
 pub mod epoll;
-pub mod poll;
+mod poll;
 mod relied;
+mod select;
 mod waited;
+
+pub use call::{Limit, limit_ms, limit_ts, limit_tv, tell_left};
+pub use poll::poll;
+pub use select::select;

@@ -3,7 +3,7 @@
 
 use super::looped::{Looped, looped};
 use crate::hooks::calls::io;
-use crate::hooks::wait::poll;
+use crate::hooks::wait;
 use crate::state::conn::{RxMode, TxMode};
 use crate::state::process;
 use core::sync::atomic::Ordering;
@@ -80,7 +80,7 @@ fn a_poll_ends_at_its_limit() {
             events: libc::POLLIN,
             revents: 0,
         };
-        let n = poll::poll(&raw mut p, 1, poll::limit_ms(20), false, || {
+        let n = wait::poll(&raw mut p, 1, wait::limit_ms(20), false, || {
             panic!("it went to sleep where nothing would wake it (drains: {drains})")
         });
         assert_eq!((n, p.revents), (0, 0), "drains: {drains}");
@@ -99,7 +99,7 @@ fn a_poll_sees_what_the_writer_writes_in_the_end() {
         events: libc::POLLIN,
         revents: 0,
     };
-    let n = poll::poll(&raw mut p, 1, None, false, || panic!("it went to sleep"));
+    let n = wait::poll(&raw mut p, 1, None, false, || panic!("it went to sleep"));
     assert_eq!((n, p.revents), (1, libc::POLLIN));
     let mut bytes = [0u8; 8];
     let n = io::recv(l.fd, bytes.as_mut_ptr().cast(), 8, libc::MSG_DONTWAIT);

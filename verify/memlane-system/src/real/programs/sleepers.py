@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two programs that sleep most of the time, each in epoll or poll with many connections, or in blocking reads.
+"""Two programs that sleep most of the time, each in epoll, poll or select with many connections, or in blocking reads.
 
 sleepers.py server WAIT PORT: echoes what comes over any of its connections, until all are closed.
 sleepers.py client WAIT PORT CONNECTIONS ROUNDS: talks over each connection until their lanes should be open; then ROUNDS requests
@@ -10,7 +10,7 @@ waits until the process SERVER sleeps, stops it, sends a request over each conne
 were right, and how many crowds of requests were sent within a millisecond.
 sleepers.py busy PORT CONNECTIONS ROUNDS: the same, but the server computes for a while instead of being stopped: it has answered
 a request over one more connection that told it to.
-WAIT: epoll, poll, or recv: the server has a thread for each connection, and neither side waits for several at once.
+WAIT: epoll, poll, select, or recv: the server has a thread for each connection, and neither side waits for several at once.
 """
 import os
 import select
@@ -23,6 +23,8 @@ import time
 SIZE = 100
 COMPUTE = b"c" * SIZE
 COMPUTE_SECONDS = 0.02
+IDLE_SECONDS = 2  # a sleeper looks at its rings by itself after half a second
+LATE_SECONDS = 0.4
 
 
 def whole(conn):
@@ -48,6 +50,22 @@ class Poll:
         return self.list.poll(None if seconds is None else seconds * 1000)
 
 
+class Select:
+    """select with epoll's methods."""
+
+    def __init__(self):
+        self.list = []
+
+    def register(self, conn, events):
+        self.list.append(conn.fileno())
+
+    def unregister(self, fd):
+        self.list.remove(fd)
+
+    def poll(self, seconds=None):
+        return [(fd, select.EPOLLIN) for fd in select.select(self.list, [], [], seconds)[0]]
+
+
 class Recv:
     """No wait at all: the read that follows sleeps."""
 
@@ -59,7 +77,7 @@ class Recv:
         return []
 
 
-WAITS = {"epoll": select.epoll, "poll": Poll, "recv": Recv}
+WAITS = {"epoll": select.epoll, "poll": Poll, "select": Select, "recv": Recv}
 
 
 def thread_for_each(port):
@@ -140,7 +158,10 @@ def client(wait, port, connections, rounds):
     for number in range(rounds):
         assert not waits.poll(0.003), "an event without a request"
         ask(number)
-    assert not waits.poll(2), "an event without a request"
+    begin = time.monotonic()
+    assert not waits.poll(IDLE_SECONDS), "an event without a request"
+    late = time.monotonic() - begin - IDLE_SECONDS
+    assert 0 <= late < LATE_SECONDS, f"a wait ended {late} s late"
     for number in range(connections):
         ask(number)
     print(f"right={right}")

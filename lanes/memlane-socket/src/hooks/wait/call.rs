@@ -1,0 +1,382 @@
+//! One call of poll or select over the two lanes.
+//!
+//! The cost of both grows with the number of descriptors anyway, so nothing is kept between calls: a call looks at the
+//! rings, spins, parks, and sleeps in the kernel. While the rings answer, the call asks the kernel, which looks at
+//! every descriptor too, only now and then.
+//!
+//! A connection whose chunk has this thread as its sleeper stays awake while the call sleeps: its sender rings a bell, which
+//! the kernel is asked about beside the program's descriptors ([`super::relied`]).
+//!
+//! A connection whose ring is full is not writable, though TCP has room ([`room::is_full`]). The kernel is then asked
+//! about a copy of what the program asks for, without whether that connection is writable, and the call naps.
+
+use super::relied::{self, Relied};
+use super::waited::Waited;
+use crate::protocol::lane::Parked;
+use crate::protocol::lane::room::{self, Naps};
+use crate::protocol::lane::trim::{self, Pieces};
+use crate::real;
+use crate::state::conn::{Conn, TxMode};
+use crate::state::process::{self, PROCESS};
+use crate::state::spin::{self, Spun};
+use core::sync::atomic::Ordering;
+use libc::{c_int, nfds_t, pollfd};
+use memlane_core::stats::Counter;
+
+pub(super) const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
+pub(super) const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
+/// The most descriptors of a call that relies on bells; longer lists are not copied to the stack, either.
+pub(super) const FEW: usize = 64;
+/// So much later than its time limit a call may return, in µs, beside what the kernel takes: a spin is shorter.
+const LATE_US: u64 = 1_000;
+/// An entry that the kernel passes over.
+pub(super) const NONE: pollfd = pollfd {
+    fd: -1,
+    events: 0,
+    revents: 0,
+};
+
+/// A call that also waits for bells.
+pub(super) type OnBells<'a> = &'a mut dyn FnMut(&mut Relied, Limit) -> c_int;
+
+/// What a call can do apart from looking at rings.
+pub(super) struct Kernel<'a> {
+    /// The number of descriptors in the program's list.
+    pub(super) many: usize,
+    /// The part of the answer that comes from rings.
+    pub(super) rings: &'a mut dyn FnMut() -> c_int,
+    /// The call with time-out 0, with the readiness of rings merged in.
+    pub(super) glance: &'a mut dyn FnMut() -> c_int,
+    /// The call as the program made it.
+    pub(super) sleep: &'a mut dyn FnMut() -> c_int,
+    /// The call with another time-out, and without a signal mask.
+    pub(super) nap: &'a mut dyn FnMut(Limit) -> c_int,
+    /// The same, which also ends when a bell rings; with the readiness of rings merged in. `None`: the call cannot do this.
+    pub(super) on_bells: Option<OnBells<'a>>,
+    /// How long the call may take.
+    pub(super) limit: Limit,
+    /// The call has a signal mask, which only the kernel can apply.
+    pub(super) masked: bool,
+}
+
+/// A time limit in µs; `None`: no limit.
+pub type Limit = Option<u64>;
+
+/// The limit of a `poll(2)` in ms; a negative one is no limit.
+pub fn limit_ms(ms: c_int) -> Limit {
+    u64::try_from(ms).ok().map(|ms| ms * 1000)
+}
+
+/// The limit of a pair of seconds and a smaller unit, of which `parts` make a µs.
+fn limit_of(seconds: i64, small: i64, parts: u64) -> Limit {
+    let whole = u64::try_from(seconds)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000);
+    let rest = u64::try_from(small).unwrap_or(0).div_ceil(parts);
+    Some(whole.saturating_add(rest))
+}
+
+/// The limit of a `ppoll(2)` or `pselect(2)`.
+pub fn limit_ts(ts: *const libc::timespec) -> Limit {
+    // SAFETY: null, or the program's structure.
+    unsafe { ts.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_nsec, 1000))
+}
+
+/// The limit of a `select(2)`.
+pub fn limit_tv(tv: *const libc::timeval) -> Limit {
+    // SAFETY: null, or the program's structure.
+    unsafe { tv.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_usec, 1))
+}
+
+/// Gives the program what is left of its time limit, in µs, as a pair of seconds and a smaller unit, of which `parts` make a
+/// µs. Where it lies may be read-only memory or nothing: then nothing happens, as with the kernel.
+pub fn tell_left(at: usize, left: u64, parts: u64) {
+    let pair = [left / 1_000_000, left % 1_000_000 * parts];
+    let mut bytes = [0; 16];
+    for (to, word) in bytes.chunks_exact_mut(8).zip(pair) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    let _ = memlane_sys::mem::write_if_possible(at, &bytes);
+}
+
+/// What is left of a time limit that began at `start`, in `ticks`.
+pub(super) fn left(limit: Limit, start: u64) -> Limit {
+    let passed = memlane_sys::time::ticks().wrapping_sub(start)
+        / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
+    limit.map(|limit| limit.saturating_sub(passed))
+}
+
+/// Is a time limit over that began at `start`, in `ticks`?
+fn is_over(limit: Limit, start: u64) -> bool {
+    left(limit, start) == Some(0)
+}
+
+/// Looks once a millisecond, within the call's own limit, while a peer stays in the middle of a write. `Some`: the
+/// call's return value.
+fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
+    let t = crate::state::thread::current();
+    let signals = t.signals.load(Ordering::Relaxed);
+    memlane_sys::time::nap_ms(1);
+    let n = (kernel.glance)();
+    if n != 0 || is_over(kernel.limit, start) {
+        return Some(n);
+    }
+    if t.signals.load(Ordering::Relaxed) != signals {
+        real::set_errno(libc::EINTR);
+        return Some(-1);
+    }
+    None
+}
+
+/// Sleeps in the kernel, in a call that began at `start`. If a look at unused rings is due meanwhile, it sleeps until then,
+/// looks, and sleeps on. All of `waited` are parked and counted as slept on.
+fn sleep(kernel: &mut Kernel<'_>, signals: u32, start: u64) -> c_int {
+    let mut pieces = Pieces::WHOLE;
+    let limit = left(kernel.limit, start);
+    let whole = limit.map(|limit| limit.div_ceil(1000));
+    loop {
+        // With a signal mask, the kernel would let signals in between two pieces: sleep in one piece.
+        let first = if kernel.masked || !crate::state::thread::is_alone() {
+            None
+        } else {
+            pieces.first(whole, None)
+        };
+        let Some(ms) = first else {
+            return if pieces.is_cut() {
+                (kernel.nap)(pieces.left().map(|ms| ms * 1000))
+            } else if has_used_much(kernel, limit) {
+                (kernel.nap)(limit)
+            } else {
+                (kernel.sleep)()
+            };
+        };
+        let n = (kernel.nap)(limit_ms(ms));
+        if n != 0 {
+            return n;
+        }
+        trim::look(memlane_sys::time::ticks());
+        if has_handler_run(signals) {
+            real::set_errno(libc::EINTR);
+            return -1;
+        }
+    }
+}
+
+/// Has the call used so much of its time, of which `left` is left, that the kernel must not be given the whole of it again?
+fn has_used_much(kernel: &Kernel<'_>, left: Limit) -> bool {
+    let used = kernel.limit.zip(left).map(|(whole, left)| whole - left);
+    !kernel.masked && used.is_some_and(|us| us > LATE_US)
+}
+
+/// Sleeps in the kernel until a bell rings, something else comes, or it is time to look. What was asked for is over
+/// afterwards. Returns what the call returns; 0: the caller looks at the rings.
+fn sleep_on_bells(kernel: &mut Kernel<'_>, relied: &mut Relied, start: u64) -> c_int {
+    process::count(Counter::KernelWaits, 1);
+    let slept = memlane_sys::time::ticks();
+    let most = relied::LOOK_MS * 1000;
+    let limit = left(kernel.limit, start).map_or(most, |left| left.min(most));
+    let n = kernel
+        .on_bells
+        .as_mut()
+        .map_or(0, |sleep| sleep(relied, Some(limit)));
+    let keep = real::errno();
+    relied.get_up();
+    let now = memlane_sys::time::ticks();
+    if n > 0 {
+        spin::slept(now.wrapping_sub(slept));
+    }
+    trim::look(now);
+    real::set_errno(keep);
+    n
+}
+
+/// Has a signal handler run since `signals` of them had? It may have run outside the kernel's sleep.
+fn has_handler_run(signals: u32) -> bool {
+    crate::state::thread::current()
+        .signals
+        .load(Ordering::Relaxed)
+        != signals
+}
+
+pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
+    let start = memlane_sys::time::ticks();
+    let signals = crate::state::thread::current()
+        .signals
+        .load(Ordering::Relaxed);
+    trim::look(start);
+    crate::protocol::board::looking(start);
+    crate::protocol::upgrade::look(start);
+    let may_rely = kernel.on_bells.is_some();
+    if may_rely {
+        waited.is_polled_here();
+    }
+    if !waited.upgraded {
+        waited.asleep(true);
+        let n = (kernel.sleep)();
+        waited.asleep(false);
+        return n;
+    }
+    let mut naps = Naps::FRESH;
+    let mut relied = Relied::new(may_rely && !kernel.masked && !waited.waits_for_room());
+    loop {
+        if waited.any_readable() && !kernel.masked && !waited.is_kernel_due(kernel.many) {
+            process::count(Counter::WaitsAvoided, 1);
+            return (kernel.rings)();
+        }
+        // A ring that had room, or whose receiver had stopped, may count as full again when its turn comes in the glance,
+        // and TCP may be full, too. Then the wait goes on, and naps.
+        let is_due = waited.any_readable() || waited.any_room();
+        if is_due || kernel.limit == Some(0) {
+            let n = (kernel.glance)();
+            if n != 0 || is_over(kernel.limit, start) {
+                return n;
+            }
+        }
+        if !kernel.masked && !is_due {
+            // Not before a sleep, which asks the kernel in any case.
+            if kernel.many > 1 && spin::may_spin() && waited.is_kernel_due(kernel.many) {
+                let n = (kernel.glance)();
+                if n != 0 {
+                    return n;
+                }
+            }
+            match waited.spin() {
+                // What is published may also be a TCP run on its way, which the kernel will report.
+                Spun::Ready if waited.any_readable() || waited.any_room() => continue,
+                Spun::Ready | Spun::Nothing => {}
+                Spun::Signal => {
+                    real::set_errno(libc::EINTR);
+                    return -1;
+                }
+            }
+        }
+        if !kernel.masked
+            && waited.any_awake()
+            && let Some(us) = spin::nap_instead()
+            && !is_over(kernel.limit, start)
+        {
+            if (kernel.nap)(Some(us)) < 0 {
+                return -1;
+            }
+            continue;
+        }
+        waited.asleep(true);
+        match waited.park(&mut relied) {
+            Parked::Data | Parked::Ended => waited.asleep(false),
+            Parked::Stuck => {
+                waited.asleep(false);
+                if let Some(done) = look_now_and_then(&mut kernel, start) {
+                    return done;
+                }
+            }
+            Parked::Yes if !relied.is_empty() => {
+                let n = sleep_on_bells(&mut kernel, &mut relied, start);
+                waited.asleep(false);
+                if n != 0 || is_over(kernel.limit, start) {
+                    return n;
+                }
+                if has_handler_run(signals) {
+                    real::set_errno(libc::EINTR);
+                    return -1;
+                }
+            }
+            Parked::Yes => {
+                process::count(Counter::KernelWaits, 1);
+                let slept = memlane_sys::time::ticks();
+                let only_naps = waited.only_naps();
+                waited.flush_sets();
+                let n = if only_naps {
+                    (kernel.nap)(Some(naps.next_us()))
+                } else {
+                    sleep(&mut kernel, signals, start)
+                };
+                waited.asleep(false);
+                if n > 0 && waited.is_perhaps_false() {
+                    let n = (kernel.glance)();
+                    if n != 0 || is_over(kernel.limit, start) {
+                        return n;
+                    }
+                    continue;
+                }
+                if n == 0 && only_naps && !is_over(kernel.limit, start) {
+                    if has_handler_run(signals) {
+                        real::set_errno(libc::EINTR);
+                        return -1;
+                    }
+                    continue;
+                }
+                if n > 0 {
+                    spin::slept(memlane_sys::time::ticks().wrapping_sub(slept));
+                }
+                return n;
+            }
+        }
+    }
+}
+
+/// May a call about `many` descriptors sleep in pieces? Where there are other threads, they may close one of them between two
+/// pieces. Only of connections can the call tell.
+pub(super) fn may_split(many: usize, waited: &Waited<'_>) -> bool {
+    !waited.has_sets()
+        && many <= FEW
+        && (crate::state::thread::is_alone() || waited.is_all_of(many))
+}
+
+/// Asks the kernel about the descriptors of `list`, at most [`FEW`], and about these bells, for at most `limit`. Of the
+/// descriptors at positions in `gone`, which another thread has closed, it is not asked.
+pub(super) fn ask_with_bells(
+    list: &mut [pollfd],
+    gone: impl Iterator<Item = usize>,
+    relied: &mut Relied,
+    limit: Limit,
+) -> c_int {
+    let mut copy = [NONE; FEW + relied::MOST];
+    let (programs, bells) = copy.split_at_mut(list.len());
+    programs.copy_from_slice(list);
+    for at in gone {
+        programs[at].fd = -1;
+    }
+    let mut many = list.len();
+    for (place, bell) in bells.iter_mut().zip(relied.entries()) {
+        *place = bell;
+        many += 1;
+    }
+    let n = kernel_poll(copy.as_mut_ptr(), many as nfds_t, limit);
+    if n < 0 {
+        return n;
+    }
+    let (programs, bells) = copy[..many].split_at(list.len());
+    for (to, from) in list.iter_mut().zip(programs) {
+        to.revents = from.revents;
+    }
+    if relied::has_hung_up(bells) {
+        relied.give_up();
+    }
+    if n == 0 {
+        relied.give_up(); // they have been idle: the next sleep is on TCP
+    }
+    relied::silence(bells);
+    n
+}
+
+pub(super) fn kernel_poll(fds: *mut pollfd, n: nfds_t, limit: Limit) -> c_int {
+    let ts = limit.map(timespec_of);
+    let at = ts.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    real!(ppoll(fds, n, at, core::ptr::null()))
+}
+
+/// A time limit as the kernel takes it.
+pub(super) fn timespec_of(us: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (us / 1_000_000).cast_signed(),
+        tv_nsec: (us % 1_000_000 * 1000).cast_signed(),
+    }
+}
+
+/// The events to report for a connection whose ring has bytes.
+pub(super) fn ring_events(conn: &Conn, asked: i16) -> i16 {
+    let open = conn.tx_mode() == TxMode::Open
+        && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0
+        && !room::is_full(conn);
+    asked & if open { IN | OUT } else { IN }
+}
