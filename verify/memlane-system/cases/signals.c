@@ -1,6 +1,8 @@
 /* poll and select; signals while waiting; time limits; cancellation. */
 #include "common.h"
 
+#include <sys/resource.h>
+
 static char scratch[65536];
 static _Atomic int caught;
 static _Atomic int stop;
@@ -507,6 +509,41 @@ static void select_sleeps_beside_a_hang_up(void) {
     finish();
 }
 
+enum { SLOW_MESSAGES = 20, WITH_FEW = 10 };
+static void sends_slowly(int fd) {
+    for (int i = 0; i < SLOW_MESSAGES; i++) {
+        nap_ms(3);
+        send_all(fd, "abc", 3);
+    }
+}
+/* The library asks the kernel about more than the program does, which may be more than it may ask about. */
+static void waits_at_the_limit_of_descriptors(int (*wait)(int)) {
+    int fd = pair(), right = 0;
+    struct rlimit was, one;
+    char in[3];
+    R(getrlimit(RLIMIT_NOFILE, &was));
+    one = (struct rlimit){1, was.rlim_max};
+    order_call(sends_slowly);
+    for (int i = 0; i < SLOW_MESSAGES; i++) {
+        if (i == WITH_FEW) R(setrlimit(RLIMIT_NOFILE, &one));
+        right += wait(fd) == 1 && recv_all(fd, in, 3) == 3;
+    }
+    R(setrlimit(RLIMIT_NOFILE, &was));
+    say("right %d", right);
+    done();
+    exchange(fd);
+    finish();
+}
+static int polls_one(int fd) { return poll(&(struct pollfd){fd, POLLIN, 0}, 1, 5000); }
+static int selects_one(int fd) {
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(fd, &in);
+    return select(fd + 1, &in, NULL, NULL, &(struct timeval){5, 0});
+}
+static void poll_at_the_limit_of_descriptors(void) { waits_at_the_limit_of_descriptors(polls_one); }
+static void select_at_the_limit_of_descriptors(void) { waits_at_the_limit_of_descriptors(selects_one); }
+
 /* --- cancellation --------------------------------------------------------------------------- */
 
 static void cancelled(void (*wait)(int)) {
@@ -579,6 +616,8 @@ const struct one_case cases[] = {
     CASE(poll_wakes_for_either),
     CASE(select_with_several),
     CASE(select_sleeps_beside_a_hang_up),
+    CASE(poll_at_the_limit_of_descriptors),
+    CASE(select_at_the_limit_of_descriptors),
     CASE(cancel_in_recv),
     CASE(cancel_in_read),
     CASE(cancel_in_epoll_wait),

@@ -342,8 +342,14 @@ pub(super) fn ask_with_bells(
         many += 1;
     }
     let n = kernel_poll(copy.as_mut_ptr(), many as nfds_t, limit);
-    if n < 0 {
+    if n < 0 && real::errno() != libc::EINVAL {
         return n;
+    }
+    if n < 0 {
+        // The bells make more entries than the program may have descriptors (`RLIMIT_NOFILE`).
+        relied.give_up();
+        list.iter_mut().for_each(|p| p.revents = 0);
+        return 0;
     }
     let (programs, bells) = copy[..many].split_at(list.len());
     for (to, from) in list.iter_mut().zip(programs) {

@@ -1,4 +1,4 @@
-//! The bells that a poll relies on while it sleeps: its connections stay awake, and their senders ring.
+//! The bells that a poll or select relies on while it sleeps: its connections stay awake, and their senders ring.
 //!
 //! How a bell is asked for and rung is in [`memlane_core::bell`]. The chunk of such a connection has this thread as its
 //! sleeper ([`Sleeper`](crate::state::sets::Sleeper)), so its senders ring for nobody else, and only this thread says that it

@@ -3,7 +3,7 @@
 use super::looped::{Looped, looped};
 use super::room::is_full;
 use crate::hooks::calls::io;
-use crate::hooks::wait::{epoll, poll};
+use crate::hooks::wait::{epoll, limit_ms, poll};
 use crate::state::guard::lock_tx;
 use crate::state::{large, process, sets};
 use core::sync::atomic::Ordering;
@@ -42,7 +42,7 @@ fn writable(l: &Looped, ms: i32) -> bool {
         events: libc::POLLOUT,
         revents: 0,
     };
-    let asked = poll::poll(&raw mut p, 1, poll::limit_ms(ms), false, || {
+    let asked = poll(&raw mut p, 1, limit_ms(ms), false, || {
         // SAFETY: `p` lives until the call returns.
         unsafe { libc::poll(&raw mut p, 1, ms) }
     });
