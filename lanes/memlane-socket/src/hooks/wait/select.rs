@@ -20,8 +20,8 @@ use memlane_core::reason::Reason;
 const SET_WORDS: usize = 16;
 type Sets = [[u64; SET_WORDS]; 3];
 
-/// `select(2)` and `pselect(2)`. `sleep` makes the program's own call. `tell_left` is given what is left of the time limit, in
-/// µs, where another call has slept: Linux tells it the program.
+/// `select(2)` and `pselect(2)`. `sleep` makes the program's own call. Linux tells the program how much of the time limit is
+/// left: where another call than that one has slept, `tell_left` is given it, in µs.
 pub fn select(
     n: c_int,
     sets: [*mut fd_set; 3],
