@@ -174,11 +174,12 @@ func waiting(client *redis.Client, told *record) {
 func subscriptions(client *redis.Client, told *record) {
 	subscriber := client.Subscribe(ctx, "news")
 	must(subscriber.Receive(ctx))
-	go func() {
+	var publisher sync.WaitGroup
+	publisher.Go(func() {
 		for n := range 300 {
 			check(client.Publish(ctx, "news", noise(int64(n), n*50)).Err())
 		}
-	}()
+	})
 	for n := range 300 {
 		got := must(subscriber.ReceiveMessage(ctx)).Payload
 		if !bytes.Equal([]byte(got), noise(int64(n), n*50)) {
@@ -186,6 +187,8 @@ func subscriptions(client *redis.Client, told *record) {
 		}
 		told.take([]byte(got))
 	}
+	// The last news may come before the answer to who has published them, and the client is closed next.
+	publisher.Wait()
 	check(subscriber.Close())
 }
 
