@@ -483,32 +483,6 @@ static void select_with_several(void) {
     finish();
 }
 
-static void select_sleeper(int fd) {
-    fd_set in, out;
-    int hung = (int)arena->values[0];
-    FD_ZERO(&in);
-    FD_ZERO(&out);
-    FD_SET(fd, &in);
-    FD_SET(hung, &out);
-    struct timeval t = {20, 0};
-    R(select((fd > hung ? fd : hung) + 1, &in, &out, NULL, &t));
-    say("in %d out %d, time left %d", FD_ISSET(fd, &in), FD_ISSET(hung, &out), t.tv_sec >= 10 && t.tv_sec < 20);
-}
-/* Poll tells of a hang-up that nobody has asked for; select only in the set for reading. */
-static void select_sleeps_beside_a_hang_up(void) {
-    int fd = pair(), p[2];
-    if (pipe(p)) die("pipe");
-    close(p[1]);
-    arena->values[0] = p[0];
-    exchange(fd);
-    waiter = thread_actor(W, select_sleeper, fd);
-    until_asleep(W);
-    tell_text("abc");
-    pthread_join(waiter, NULL);
-    take(fd, 3);
-    finish();
-}
-
 enum { SLOW_MESSAGES = 20, WITH_FEW = 10 };
 static void sends_slowly(int fd) {
     for (int i = 0; i < SLOW_MESSAGES; i++) {
@@ -516,6 +490,31 @@ static void sends_slowly(int fd) {
         send_all(fd, "abc", 3);
     }
 }
+/* Poll tells of a hang-up that nobody has asked for; select only in the set for reading. */
+static void select_sleeps_beside_a_hang_up(void) {
+    int fd = pair(), p[2], right = 0, hung_up = 0, told_time = 0;
+    char in[3];
+    if (pipe(p)) die("pipe");
+    close(p[1]);
+    order_call(sends_slowly);
+    for (int i = 0; i < SLOW_MESSAGES; i++) {
+        fd_set reads, writes;
+        struct timeval left = {5, 0};
+        FD_ZERO(&reads);
+        FD_ZERO(&writes);
+        FD_SET(fd, &reads);
+        FD_SET(p[0], &writes);
+        right += select((fd > p[0] ? fd : p[0]) + 1, &reads, &writes, NULL, &left) == 1 && FD_ISSET(fd, &reads);
+        hung_up += FD_ISSET(p[0], &writes) != 0;
+        told_time += left.tv_sec == 4;
+        recv_all(fd, in, 3);
+    }
+    say("right %d, hung up %d, most told the time: %d", right, hung_up, told_time > SLOW_MESSAGES / 2);
+    done();
+    exchange(fd);
+    finish();
+}
+
 /* The library asks the kernel about more than the program does, which may be more than it may ask about. */
 static void waits_at_the_limit_of_descriptors(int (*wait)(int)) {
     int fd = pair(), right = 0;

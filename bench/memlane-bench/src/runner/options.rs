@@ -6,8 +6,8 @@ use super::plan::Wish;
 use super::programs::Programs;
 use crate::exit::{Exit, fail};
 
-/// So many times the usual rounds are added where those lie on both sides of an aim. The number is settled beforehand: who
-/// measured until the median pleases would reach each aim.
+/// How many times the usual number of rounds is added where those rounds lie on both sides of an aim. It is settled
+/// beforehand: whoever measures until the median pleases reaches every aim.
 const MORE: usize = 2;
 
 /// What is measured, how often, how long.

@@ -63,7 +63,7 @@ pub(crate) struct Wish {
     pub(crate) stranger: bool,
     pub(crate) only: Vec<String>,
     pub(crate) rounds: usize,
-    /// Rows with rounds on both sides of an aim have so many rounds more.
+    /// The number of rounds that are added to a row if its first rounds lie on both sides of an aim.
     pub(crate) more_rounds: usize,
     /// The length of each measurement.
     pub(crate) seconds: f64,
@@ -194,7 +194,7 @@ impl<R: Row> Plan<R> {
         missing
     }
 
-    /// About how long so many rounds take.
+    /// An estimate of the time that this number of rounds takes.
     pub(crate) fn time(&self, rounds: usize) -> Duration {
         let one = R::Part::ALL.iter().map(|part| {
             let figures = self.figures(*part);

@@ -103,7 +103,7 @@ impl Record {
 }
 
 impl Run {
-    /// Adds what so many further rounds have seen.
+    /// Adds the figures of further rounds, whose number is `rounds`.
     pub(crate) fn extend(&mut self, more: Record, rounds: usize) {
         self.head.more_rounds = rounds;
         self.samples.extend(more.samples);

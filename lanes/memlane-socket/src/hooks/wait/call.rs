@@ -27,7 +27,7 @@ pub(super) const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 pub(super) const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// The most descriptors of a call that relies on bells; longer lists are not copied to the stack, either.
 pub(super) const FEW: usize = 64;
-/// So much later than its time limit a call may return, in µs, beside what the kernel takes: a spin is shorter.
+/// How much later than its time limit a call may return, in µs, beside what the kernel takes. A spin is shorter.
 const LATE_US: u64 = 1_000;
 /// An entry that the kernel passes over.
 pub(super) const NONE: pollfd = pollfd {
@@ -162,7 +162,7 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32, start: u64) -> c_int {
     }
 }
 
-/// Has the call used so much of its time, of which `left` is left, that the kernel must not be given the whole of it again?
+/// Has the call used more than [`LATE_US`] of its time? Then the kernel gets what is left, not the whole limit again.
 fn has_used_much(kernel: &Kernel<'_>, left: Limit) -> bool {
     let used = kernel.limit.zip(left).map(|(whole, left)| whole - left);
     !kernel.masked && used.is_some_and(|us| us > LATE_US)
@@ -322,8 +322,8 @@ pub(super) fn may_split(many: usize, waited: &Waited<'_>) -> bool {
         && (crate::state::thread::is_alone() || waited.is_all_of(many))
 }
 
-/// Asks the kernel about the descriptors of `list`, at most [`FEW`], and about these bells, for at most `limit`. Of the
-/// descriptors at positions in `gone`, which another thread has closed, it is not asked.
+/// Asks the kernel about the descriptors of `list`, at most [`FEW`], and about these bells, for at most `limit`. Leaves out
+/// the descriptors at positions in `gone`, which another thread has closed.
 pub(super) fn ask_with_bells(
     list: &mut [pollfd],
     gone: impl Iterator<Item = usize>,

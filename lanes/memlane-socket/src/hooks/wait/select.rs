@@ -20,8 +20,8 @@ use memlane_core::reason::Reason;
 const SET_WORDS: usize = 16;
 type Sets = [[u64; SET_WORDS]; 3];
 
-/// `select(2)` and `pselect(2)`. `sleep` makes the program's own call. Linux tells the program how much of the time limit is
-/// left: where another call than that one has slept, `tell_left` is given it, in µs.
+/// `select(2)` and `pselect(2)`. `sleep` makes the program's own call, after which Linux writes the time that is left into the
+/// program's limit. If another call has slept instead, `tell_left` gets that time, in µs, to do the same.
 pub fn select(
     n: c_int,
     sets: [*mut fd_set; 3],
@@ -241,7 +241,7 @@ fn select_on_bells(
             return -1;
         }
         if !adds(&mut answer, asked, p) {
-            // A hang-up that only the set for reading would tell: poll would return at once, again and again.
+            // A hang-up, which select reports in the set for reading alone. Poll would return at once, again and again.
             relied.give_up();
         }
     }
