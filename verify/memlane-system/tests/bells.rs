@@ -13,12 +13,12 @@ fn sleepers_in_epoll_talk_through_memory_and_are_parked_only_when_they_have_been
 
 #[test]
 fn sleepers_in_poll_talk_through_memory_and_are_parked_only_when_they_have_been_idle() {
-    sleepers("poll", 20); // lists of more than 64 are parked
+    sleepers("poll", 70); // more than a chunk has, and than lie on the stack
 }
 
 #[test]
 fn sleepers_in_select_talk_through_memory_and_are_parked_only_when_they_have_been_idle() {
-    sleepers("select", 20); // sets of more than 64 are parked
+    sleepers("select", 70);
 }
 
 #[test]

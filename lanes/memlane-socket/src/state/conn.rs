@@ -29,6 +29,7 @@
 use crate::state::foreign::Cost;
 use crate::state::gate::{Gate, Mode};
 use crate::state::read_naps::ReadNaps;
+use crate::state::readers::Reader;
 use crate::state::sets::{Regs, SleeperCell};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
@@ -177,6 +178,8 @@ pub struct SharedState {
     pub tx_stalled_at: AtomicU64,
     /// The receiver's stream offset at that time.
     pub tx_stalled_by: AtomicU64,
+    /// How long a blocking send has napped for room last, in microseconds.
+    pub tx_napped_us: AtomicU64,
     /// Bytes written while the mode was `Plain`.
     pub tx_count: AtomicU64,
     /// Bytes that calls without the lock are writing to TCP while the mode is `Open`.
@@ -376,6 +379,8 @@ pub struct Conn {
     pub tx_ready_rx_calls: AtomicU64,
     /// What that ring costs this process, where the peer is of another network namespace.
     pub cost: Cost,
+    /// The process that reads from that ring.
+    pub reader: Reader,
     /// By which stores this side copies into that ring. Guarded by `tx_lock`.
     pub tx_stores: StoreChoice,
     /// The state of `lane::copying` in mode `copy`; null: bytes go straight into the ring. Set before the lane opens.

@@ -2,8 +2,8 @@
 //! do together.
 //!
 //! From the lowest level up: [`typed`], [`gate`] and [`thread`] hold words and locks; [`foreign`] counts what peers of
-//! other containers cost, [`read_naps`] what naps brought; [`sets`] and [`conn`] hold what is known of epoll sets and connections; [`guard`] has a
-//! connection's held locks; [`large`] bounds what large windows take; [`process`] has settings, tables and pools;
+//! other containers cost, [`readers`] knows which peers read, and [`read_naps`] what naps brought; [`sets`] and [`conn`] hold what is
+//! known of epoll sets and connections; [`guard`] has a connection's held locks; [`large`] bounds what large windows take; [`process`] has settings, tables and pools;
 //! [`uring`] has the program's submission queues; [`spin`], [`stats`], [`trace`] and [`idle`] note and show.
 
 pub mod conn;
@@ -14,6 +14,7 @@ pub mod idle;
 pub mod large;
 pub mod process;
 pub mod read_naps;
+pub mod readers;
 pub mod runnable;
 pub mod sets;
 pub mod spin;

@@ -25,8 +25,6 @@ use memlane_core::stats::Counter;
 
 pub(super) const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 pub(super) const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
-/// The most descriptors of a call that relies on bells; longer lists are not copied to the stack, either.
-pub(super) const FEW: usize = 64;
 /// How much later than its time limit a call may return, in µs, beside what the kernel takes. A spin is shorter.
 const LATE_US: u64 = 1_000;
 /// An entry that the kernel passes over.
@@ -317,43 +315,32 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
 /// May a call about `many` descriptors sleep in pieces? Where there are other threads, they may close one of them between two
 /// pieces. Only of connections can the call tell.
 pub(super) fn may_split(many: usize, waited: &Waited<'_>) -> bool {
-    !waited.has_sets()
-        && many <= FEW
-        && (crate::state::thread::is_alone() || waited.is_all_of(many))
+    !waited.has_sets() && (crate::state::thread::is_alone() || waited.is_all_of(many))
 }
 
-/// Asks the kernel about the descriptors of `list`, at most [`FEW`], and about these bells, for at most `limit`. Leaves out
-/// the descriptors at positions in `gone`, which another thread has closed.
+/// Asks the kernel about the first `many` of these entries, and about these bells, for at most `limit`. The other entries are
+/// room for the bells, [`relied::MOST`] of them. Returns what poll returns; the answer is in the entries.
 pub(super) fn ask_with_bells(
-    list: &mut [pollfd],
-    gone: impl Iterator<Item = usize>,
+    entries: &mut [pollfd],
+    many: usize,
     relied: &mut Relied,
     limit: Limit,
 ) -> c_int {
-    let mut copy = [NONE; FEW + relied::MOST];
-    let (programs, bells) = copy.split_at_mut(list.len());
-    programs.copy_from_slice(list);
-    for at in gone {
-        programs[at].fd = -1;
-    }
-    let mut many = list.len();
-    for (place, bell) in bells.iter_mut().zip(relied.entries()) {
+    let mut all = many;
+    for (place, bell) in entries[many..].iter_mut().zip(relied.entries()) {
         *place = bell;
-        many += 1;
+        all += 1;
     }
-    let n = kernel_poll(copy.as_mut_ptr(), many as nfds_t, limit);
+    let n = kernel_poll(entries.as_mut_ptr(), all as nfds_t, limit);
     if n < 0 && real::errno() != libc::EINVAL {
         return n;
     }
+    let (programs, bells) = entries[..all].split_at_mut(many);
     if n < 0 {
         // The bells make more entries than the program may have descriptors (`RLIMIT_NOFILE`).
         relied.give_up();
-        list.iter_mut().for_each(|p| p.revents = 0);
+        programs.iter_mut().for_each(|p| p.revents = 0);
         return 0;
-    }
-    let (programs, bells) = copy[..many].split_at(list.len());
-    for (to, from) in list.iter_mut().zip(programs) {
-        to.revents = from.revents;
     }
     if relied::has_hung_up(bells) {
         relied.give_up();

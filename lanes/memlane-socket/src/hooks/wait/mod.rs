@@ -2,6 +2,7 @@
 
 mod call;
 pub mod epoll;
+mod long;
 mod poll;
 mod relied;
 mod select;

@@ -7,15 +7,15 @@
     clippy::cast_sign_loss
 )]
 
-use super::call::{self, FEW, IN, Kernel, Limit, NONE, OUT, kernel_poll, ring_events};
-use super::relied::Relied;
+use super::call::{self, IN, Kernel, Limit, OUT, kernel_poll, ring_events};
+use super::long::Entries;
+use super::relied::{self, Relied};
 use super::waited::{Room, Waited};
 use crate::protocol::lane;
 use crate::state::process::{self, PROCESS};
 use core::sync::atomic::Ordering;
 use libc::{c_int, nfds_t, pollfd};
 use memlane_core::stats::Counter;
-use memlane_sys::mem;
 
 /// The time between two questions to the kernel while the ring answers for a descriptor, in µs.
 const GLANCE_EVERY_US: u64 = 50;
@@ -64,22 +64,25 @@ pub fn poll(
         merge(&waited, list)
     };
     let mut glance = || {
-        if ask(fds, n, &waited, Some(0)) < 0 {
+        // SAFETY: as above.
+        let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
+        if ask(list, &waited, Some(0)) < 0 {
             return -1;
         }
-        // SAFETY: the program's array, as it promised its call.
-        merge(&waited, unsafe {
-            core::slice::from_raw_parts_mut(fds, many)
-        })
+        merge(&waited, list)
     };
-    let mut nap = |limit| ask(fds, n, &waited, limit);
+    let mut nap = |limit| {
+        // SAFETY: as above.
+        let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
+        ask(list, &waited, limit)
+    };
     let mut on_bells = |relied: &mut Relied, limit| {
-        // SAFETY: the program's array, which has at least `many` entries, as it promised its call.
+        // SAFETY: as above.
         let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
         ask_with_bells(list, &waited, relied, limit)
     };
     let asked = list.iter().filter(|p| p.fd >= 0).count();
-    let can_rely = many <= FEW && call::may_split(asked, &waited);
+    let can_rely = call::may_split(asked, &waited);
     call::run(
         &waited,
         Kernel {
@@ -102,74 +105,50 @@ fn ask_with_bells(
     relied: &mut Relied,
     limit: Limit,
 ) -> c_int {
-    let fds = fds_of(list);
-    let gone = waited.gone(|at| fds.get(at).copied().unwrap_or(-1));
-    match call::ask_with_bells(list, gone, relied, limit) {
+    let many = list.len();
+    let Some(mut room) = Entries::new(many + relied::MOST) else {
+        relied.give_up();
+        list.iter_mut().for_each(|p| p.revents = 0);
+        return merge(waited, list);
+    };
+    let entries = room.all();
+    entries[..many].copy_from_slice(list);
+    for at in waited.gone(|at| list.get(at).map_or(-1, |p| p.fd)) {
+        entries[at].fd = -1;
+    }
+    match call::ask_with_bells(entries, many, relied, limit) {
         n if n < 0 => n,
-        _ => merge(waited, list),
+        _ => {
+            answer(list, &entries[..many]);
+            merge(waited, list)
+        }
     }
-}
-
-fn fds_of(list: &[pollfd]) -> [c_int; FEW] {
-    let mut fds = [-1; FEW];
-    for (to, p) in fds.iter_mut().zip(list) {
-        *to = p.fd;
-    }
-    fds
 }
 
 /// Asks the kernel about the program's list, for at most `limit`, but not whether full rings are writable.
-fn ask(fds: *mut pollfd, n: nfds_t, waited: &Waited<'_>, limit: Limit) -> c_int {
-    let many = usize::try_from(n).unwrap_or(0);
-    let mut few = [NONE; FEW];
+fn ask(list: &mut [pollfd], waited: &Waited<'_>, limit: Limit) -> c_int {
+    let many = list.len();
     waited.flush_sets();
-    if waited.full().next().is_none() {
-        return kernel_poll(fds, n, limit);
+    let copy = waited.full().next().and_then(|_| Entries::new(many));
+    let Some(mut copy) = copy else {
+        // Where there is no memory for a copy, full rings are reported as writable.
+        return kernel_poll(list.as_mut_ptr(), many as nfds_t, limit);
+    };
+    let entries = copy.all();
+    entries.copy_from_slice(list);
+    for at in waited.full() {
+        entries[at].events &= !OUT;
     }
-    let Some(copy) = few.get_mut(..many) else {
-        return ask_long(fds, many, waited, limit);
-    };
-    // SAFETY: the program's array of `n` entries, as it promised its call.
-    ask_by(
-        unsafe { core::slice::from_raw_parts_mut(fds, many) },
-        copy,
-        waited,
-        limit,
-    )
-}
-
-/// Asks about a list that is too long for the stack.
-#[cold]
-fn ask_long(fds: *mut pollfd, many: usize, waited: &Waited<'_>, limit: Limit) -> c_int {
-    let Ok(block) = mem::map_anon(many * size_of::<pollfd>(), false) else {
-        return kernel_poll(fds, many as nfds_t, limit); // full rings are reported as writable
-    };
-    // SAFETY: a mapping of that length, which is ours until it is unmapped; zeros are valid entries. The other is the
-    // program's array, as it promised its call.
-    let n = unsafe {
-        let copy = core::slice::from_raw_parts_mut(block.as_ptr().cast::<pollfd>(), many);
-        ask_by(
-            core::slice::from_raw_parts_mut(fds, many),
-            copy,
-            waited,
-            limit,
-        )
-    };
-    // SAFETY: the whole mapping.
-    unsafe { mem::unmap(block, many * size_of::<pollfd>()) };
+    let n = kernel_poll(entries.as_mut_ptr(), many as nfds_t, limit);
+    answer(list, entries);
     n
 }
 
-fn ask_by(list: &mut [pollfd], copy: &mut [pollfd], waited: &Waited<'_>, limit: Limit) -> c_int {
-    copy.copy_from_slice(list);
-    for at in waited.full() {
-        copy[at].events &= !OUT;
-    }
-    let n = kernel_poll(copy.as_mut_ptr(), copy.len() as nfds_t, limit);
-    for (to, from) in list.iter_mut().zip(copy) {
+/// Gives the program the answer in these entries.
+fn answer(list: &mut [pollfd], entries: &[pollfd]) {
+    for (to, from) in list.iter_mut().zip(entries) {
         to.revents = from.revents;
     }
-    n
 }
 
 /// Adds the rings' events to the answer, and returns the number of descriptors with events.

@@ -7,8 +7,9 @@
     clippy::cast_sign_loss
 )]
 
-use super::call::{self, FEW, Kernel, Limit, NONE, OUT, ring_events, timespec_of};
-use super::relied::Relied;
+use super::call::{self, Kernel, Limit, OUT, ring_events, timespec_of};
+use super::long::Entries;
+use super::relied::{self, Relied};
 use super::waited::{Room, Waited};
 use crate::real;
 use crate::state::process;
@@ -209,7 +210,7 @@ fn descriptors(sets: &Sets, count: usize) -> impl Iterator<Item = pollfd> {
         .filter(|p| p.events != 0)
 }
 
-/// `poll` about the descriptors in `asked`, at most [`FEW`], and about these bells, with the readiness of rings merged in.
+/// `poll` about the descriptors in `asked` and about these bells, with the readiness of rings merged in.
 /// On 0 and on errors it leaves the program's sets alone.
 fn select_on_bells(
     waited: &Waited<'_>,
@@ -219,23 +220,31 @@ fn select_on_bells(
     relied: &mut Relied,
     limit: Limit,
 ) -> c_int {
-    let mut room = [NONE; FEW];
-    let mut many = 0;
-    for (place, p) in room.iter_mut().zip(descriptors(asked, count)) {
+    let many = how_many(asked, count);
+    let Some(mut room) = Entries::new(many + relied::MOST) else {
+        relied.give_up();
+        return merge_sets(
+            waited,
+            sets,
+            asked,
+            &mut [[0; SET_WORDS]; 3],
+            count.div_ceil(64),
+        );
+    };
+    let entries = room.all();
+    for (place, p) in entries.iter_mut().zip(descriptors(asked, count)) {
         *place = p;
-        many += 1;
     }
-    let list = &mut room[..many];
     for fd in waited.gone(|fd| fd as c_int) {
-        let closed = list.iter_mut().filter(|p| p.fd == fd as c_int);
+        let closed = entries.iter_mut().filter(|p| p.fd == fd as c_int);
         closed.for_each(|p| p.fd = -1);
     }
-    let n = call::ask_with_bells(list, core::iter::empty(), relied, limit);
+    let n = call::ask_with_bells(entries, many, relied, limit);
     if n < 0 {
         return n;
     }
     let mut answer: Sets = [[0; SET_WORDS]; 3];
-    for p in list.iter().filter(|p| p.revents != 0) {
+    for p in entries[..many].iter().filter(|p| p.revents != 0) {
         if p.revents & libc::POLLNVAL != 0 {
             real::set_errno(libc::EBADF);
             return -1;

@@ -2,6 +2,7 @@
 
 use super::epoll::under::{POLLED, Under};
 use super::epoll::{below, follow, harvest, is_waited_for, nested};
+use super::long::{FEW, Spare};
 use super::relied::{self, Relied};
 use crate::protocol::board;
 use crate::protocol::lane::{self, Parked, room};
@@ -13,15 +14,14 @@ use crate::state::spin::{self, Spun};
 use core::cell::{Cell, RefCell};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 use libc::c_int;
 use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
-use memlane_sys::mem;
 use memlane_sys::time::ticks;
 
-/// The number of connections that fit on the stack; more go into a mapping.
-const FEW: usize = 64;
+/// The mapping for the connections of a long list.
+static SPARE: Spare = Spare::new();
 /// The most awake connections that a spin looks at.
 const SPUN: usize = 32;
 /// The time between two questions to the kernel while the rings answer, in µs …
@@ -75,7 +75,7 @@ impl<'a> Waited<'a> {
     pub(super) fn new(room: &'a mut Room, most: usize) -> Waited<'a> {
         let (mut base, mut capacity, mut mapped) = (NonNull::from(&mut room.0).cast(), FEW, 0);
         if most > FEW
-            && let Some((block, len)) = take_block(most.saturating_mul(size_of::<Entry>()))
+            && let Some((block, len)) = SPARE.take(most.saturating_mul(size_of::<Entry>()))
         {
             (base, capacity, mapped) = (block.cast(), len / size_of::<Entry>(), len);
         }
@@ -384,42 +384,7 @@ impl Drop for Waited<'_> {
             unsafe { self.base.add(i).as_mut().assume_init_drop() };
         }
         if self.mapped > 0 {
-            give_block(self.base.cast(), self.mapped);
+            SPARE.give(self.base.cast(), self.mapped);
         }
-    }
-}
-
-// --- long lists -------------------------------------------------------------
-
-/// A mapping that no call uses at the moment, so that a program that polls a long list does not make one each time; 0:
-/// none. Its first word is its length. The thread that swaps it out owns it.
-static SPARE: AtomicUsize = AtomicUsize::new(0);
-
-fn take_block(least: usize) -> Option<(NonNull<u8>, usize)> {
-    if let Some(spare) = NonNull::new(SPARE.swap(0, Ordering::AcqRel) as *mut u8) {
-        // SAFETY: this thread owns it since the swap; `give_block` has written its length there.
-        let len = unsafe { spare.cast::<usize>().read() };
-        if len >= least {
-            return Some((spare, len));
-        }
-        // SAFETY: the whole mapping.
-        unsafe { mem::unmap(spare, len) };
-    }
-    let len = least.checked_next_power_of_two()?.max(mem::PAGE);
-    Some((mem::map_anon(len, false).ok()?, len))
-}
-
-fn give_block(block: NonNull<u8>, len: usize) {
-    // SAFETY: this thread owns it; it is longer than a word and page-aligned.
-    unsafe { block.cast::<usize>().write(len) };
-    let spare = SPARE.compare_exchange(
-        0,
-        block.as_ptr() as usize,
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    );
-    if spare.is_err() {
-        // SAFETY: the whole mapping, which no other thread has.
-        unsafe { mem::unmap(block, len) };
     }
 }

@@ -4,8 +4,8 @@
 //! make it faster, and what TCP buffers must be read before the ring is of use again. So a sender waits for as long as
 //! the receiver reads:
 //!
-//! * A blocking send spins, lets others run, and then naps: it sleeps for 50 µs, 100 µs … 1 ms at a time and looks at
-//!   the ring in between.
+//! * A blocking send spins, lets others run, and then naps: it sleeps for 50 µs, 100 µs … 8 ms at a time, until the
+//!   receiver wakes it, and looks at the ring in between.
 //! * A non-blocking send says `EAGAIN`; one of at most half the window goes whole or not at all, as mostly on TCP,
 //!   which becomes writable when a third of its buffer is free. The connection then counts as **full**: poll, select and
 //!   epoll do not report it as writable until a quarter of the window is free, and nap in the same way ([`is_full`]).
@@ -13,7 +13,9 @@
 //!   all.
 //!
 //! TCP takes over where the receiver has read nothing for [`STALL_US`]: it computes, or it sends to us and waits for
-//! room itself. Programs rely on what TCP's buffers hold.
+//! room itself. Programs rely on what TCP's buffers hold. A receiver of many streams reads from the others meanwhile
+//! ([`crate::state::readers`]): then the sender waits for up to [`TURN_US`], since a stream whose sender fills TCP's
+//! buffers in each turn stays on TCP. Where bytes of the receiver's wait to be read here, it may wait for us.
 //!
 //! `SharedState::tx_full`, `tx_stalled_at` and `tx_stalled_by` are written and read relaxed by the threads that send or
 //! wait. They only say when to look again, and a lost update makes one look too many.
@@ -34,6 +36,9 @@ use memlane_sys::time::ticks;
 /// How long a receiver may read nothing before TCP takes over, in microseconds: a few of the scheduler's slices (2.8
 /// ms on Linux 6.18), for which a receiver that wants to read may have to wait.
 const STALL_US: u64 = 10_000;
+/// How long a receiver that reads from other streams of this process may read nothing from one, in microseconds, before
+/// TCP takes over: 64 KiB from each of 2,000 streams take about as long.
+const TURN_US: u64 = 200_000;
 /// How long a non-blocking send looks for room, in microseconds: about what `EAGAIN` and a wait cost the program.
 const BRIEF_US: u32 = 5;
 /// How long sends that must not block wait for room in all, in microseconds, before TCP takes over, in a program that
@@ -53,8 +58,11 @@ const BY_TCP: i64 = 1 << 20;
 const TO_WAKE: u64 = 1 << 63;
 /// The shortest nap, in microseconds: the kernel's timer slack, below which naps do not become shorter.
 const NAP_LEAST_US: u64 = 50;
-/// The longest nap, in microseconds: at 1 GB/s, a receiver reads a quarter of a large window meanwhile.
+/// The longest nap of a thread that nobody wakes, in microseconds: at 1 GB/s, a receiver reads a quarter of a large
+/// window meanwhile.
 const NAP_MOST_US: u64 = 1_000;
+/// The longest nap of a thread that the receiver wakes, in microseconds: most of [`STALL_US`].
+const WOKEN_NAP_MOST_US: u64 = 8_000;
 
 /// The result of a wait for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,6 +201,7 @@ pub(super) fn end(conn: &Conn) {
     let full = &conn.shared().tx_full;
     if full.load(Ordering::Relaxed) != 0 {
         full.store(0, Ordering::Relaxed);
+        conn.reader.has_read(ticks());
     }
 }
 
@@ -228,10 +237,19 @@ fn is_stalled(conn: &Conn, words: &Dmb) -> bool {
     let now = ticks();
     if shared.tx_stalled_by.swap(consumed, Ordering::Relaxed) != consumed {
         shared.tx_stalled_at.store(now, Ordering::Relaxed);
+        conn.reader.has_read(now);
         return false;
     }
-    let since = shared.tx_stalled_at.load(Ordering::Relaxed);
-    now.wrapping_sub(since) > STALL_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
+    let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let waited = now.wrapping_sub(shared.tx_stalled_at.load(Ordering::Relaxed));
+    let will_come = || conn.reader.reads(now, STALL_US * per_us) && !may_wait_for_us(conn);
+    waited > STALL_US * per_us && (waited > TURN_US * per_us || !will_come())
+}
+
+/// Are there bytes of the peer's that this side has not read? Then the peer may read on only when they are.
+fn may_wait_for_us(conn: &Conn) -> bool {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    super::perhaps_readable(conn) || sock::queue_len(fd, libc::FIONREAD).unwrap_or(0) > 0
 }
 
 /// Looks for room in a send that must not block; for longer if it has `begun`, and then its rest goes by TCP
@@ -303,18 +321,29 @@ pub fn is_peer_here(conn: &Conn) -> bool {
 #[derive(Debug)]
 pub struct Naps {
     next_us: u64,
+    most_us: u64,
 }
 
 impl Naps {
     /// The first nap is the shortest.
     pub const FRESH: Naps = Naps {
         next_us: NAP_LEAST_US,
+        most_us: NAP_MOST_US,
     };
+
+    /// For a thread that the receiver wakes, and that had to wait for `last_us` the last time. The first nap is half as long:
+    /// each nap ends in a look, and the looks of many threads take a CPU. A wake-up that is missed costs no more than that.
+    fn woken(last_us: u64) -> Naps {
+        Naps {
+            next_us: (last_us / 2).clamp(NAP_LEAST_US, WOKEN_NAP_MOST_US),
+            most_us: WOKEN_NAP_MOST_US,
+        }
+    }
 
     /// The length of the next nap, in microseconds.
     pub fn next_us(&mut self) -> u64 {
         let us = self.next_us;
-        self.next_us = (2 * us).min(NAP_MOST_US);
+        self.next_us = (2 * us).min(self.most_us);
         us
     }
 }
@@ -335,21 +364,28 @@ fn nap_for_room(conn: &Conn, words: &Dmb, target: u64) -> Waited {
     let handlers = || thread::current().signals.load(Ordering::Relaxed);
     let (before, start) = (handlers(), ticks());
     let limit = time_limit(fd);
-    let mut lengths = Naps::FRESH;
+    let last_us = &conn.shared().tx_napped_us;
+    let mut lengths = if conn.is_across() {
+        Naps::FRESH
+    } else {
+        Naps::woken(last_us.load(Ordering::Relaxed))
+    };
     loop {
+        let passed =
+            ticks().wrapping_sub(start) / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
         if has_room(words, target) || conn.tx_mode() != TxMode::Open || handlers() != before {
+            last_us.store(passed, Ordering::Relaxed);
             return Waited::Look;
         }
         if is_stalled(conn, words) {
             return Waited::Stalled;
         }
-        let passed =
-            ticks().wrapping_sub(start) / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
         if limit.is_some_and(|limit| passed >= limit) {
             return Waited::TimeUp;
         }
         let look_again = || has_room(words, target) || conn.tx_mode() != TxMode::Open;
-        let (target, us) = (target & !TO_WAKE, lengths.next_us());
+        let left = limit.map_or(u64::MAX, |limit| limit - passed);
+        let (target, us) = (target & !TO_WAKE, lengths.next_us().min(left));
         if naps::until_room(words, conn.is_across(), target, us, look_again) && has_peer_ended(conn)
         {
             return Waited::News;

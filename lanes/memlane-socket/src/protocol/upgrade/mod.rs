@@ -584,6 +584,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     } else if hs.by_channel() {
         conn.cost.begin(hs.group - 1);
     }
+    conn.reader.begin(hs.group);
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
     conn.tx_ready.store(a.ready, Ordering::Relaxed);
     conn.tx_bell.store(a.bell, Ordering::Relaxed);

@@ -645,6 +645,7 @@ fn reset_shared(shared: &SharedState) {
         &shared.tx_flight,
         &shared.tx_full,
         &shared.tx_stalled_at,
+        &shared.tx_napped_us,
         &shared.tx_stalled_by,
         &shared.tx_after,
         &shared.rx_after,
