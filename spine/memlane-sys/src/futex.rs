@@ -33,13 +33,25 @@ pub fn wait(word: &AtomicU32, value: u32, us: u64) -> Result<()> {
 /// # Errors
 /// `EFAULT`: nothing is mapped there (which a reference rules out).
 pub fn wake(word: &AtomicU32) -> Result<usize> {
+    wake_most(word, i32::MAX)
+}
+
+/// Wakes one of the threads that sleep on `word`. Returns how many it has woken.
+///
+/// # Errors
+/// Those of [`wake`].
+pub fn wake_one(word: &AtomicU32) -> Result<usize> {
+    wake_most(word, 1)
+}
+
+fn wake_most(word: &AtomicU32, most: i32) -> Result<usize> {
     // SAFETY: the kernel uses the word's address only, to find who sleeps on it.
     unsafe {
         syscall!(
             libc::SYS_futex,
             core::ptr::from_ref(word),
             libc::FUTEX_WAKE,
-            i32::MAX,
+            most,
             0,
             0,
             0

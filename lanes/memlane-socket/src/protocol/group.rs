@@ -155,7 +155,7 @@ static TABLES: Tables = Tables {
 };
 
 /// Proof that `PROCESS.group_lock` is held.
-pub struct Locked<'a>(#[allow(dead_code)] crate::state::thread::LockGuard<'a>);
+pub struct Locked<'a>(#[allow(dead_code)] crate::state::thread::SleepLockGuard<'a>);
 
 /// Takes the lock. `None`: this thread holds it already, because a signal handler has interrupted it.
 pub fn lock() -> Option<Locked<'static>> {

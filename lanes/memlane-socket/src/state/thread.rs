@@ -6,7 +6,7 @@
 use core::ffi::c_int;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use memlane_sys::proc;
+use memlane_sys::{futex, proc};
 
 /// The most bytes that a signal handler can send while it interrupts a send on the same connection. They follow the
 /// interrupted bytes.
@@ -201,6 +201,90 @@ impl Lock {
     }
 }
 
+/// The bit of a [`SleepLock`] that says that threads sleep until it is free.
+const AWAITED: u32 = 1 << 31;
+/// How often a thread looks whether the lock is free before it sleeps.
+const LOOKS: u32 = 64;
+/// How long a thread sleeps on a lock before it looks whether the owner lives, in microseconds.
+const OWNER_US: u64 = 10_000;
+
+/// A lock between the threads of one process whose critical sections make system calls that do not block. Threads that find it
+/// taken sleep: where many look again and again, the owner does not get a CPU. To release it takes a locked instruction, which
+/// [`Lock`] saves.
+///
+/// The word holds the owner's thread id, and [`AWAITED`]. All threads write and read it. To take it is an acquire, and to release
+/// it a release. The kernel compares it once more before a thread sleeps, so no release falls between the last look and the sleep.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct SleepLock(AtomicU32);
+
+/// A held [`SleepLock`]. Dropping it releases the lock.
+#[derive(Debug)]
+pub struct SleepLockGuard<'a>(&'a SleepLock);
+
+impl SleepLock {
+    /// A free lock.
+    pub const fn new() -> SleepLock {
+        SleepLock(AtomicU32::new(0))
+    }
+
+    /// Takes the lock. `None`: this very thread holds it already, because a signal handler has interrupted it.
+    pub fn lock(&self) -> Option<SleepLockGuard<'_>> {
+        let me = tid();
+        if self.take(0, me) {
+            return Some(SleepLockGuard(self));
+        }
+        self.lock_slowly(me)
+    }
+
+    /// Releases the lock, whoever holds it.
+    pub fn reset(&self) {
+        if self.0.swap(0, Ordering::Release) & AWAITED != 0 {
+            let _ = futex::wake_one(&self.0);
+        }
+    }
+
+    fn take(&self, from: u32, to: u32) -> bool {
+        self.0
+            .compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// A thread that has slept takes the lock with [`AWAITED`]: it does not know whether others still sleep.
+    #[cold]
+    fn lock_slowly(&self, me: u32) -> Option<SleepLockGuard<'_>> {
+        let (mut mine, mut looks) = (me, 0);
+        loop {
+            let word = self.0.load(Ordering::Relaxed);
+            let owner = word & !AWAITED;
+            if owner == me {
+                return None;
+            }
+            if owner == 0 {
+                if self.take(word, mine) {
+                    return Some(SleepLockGuard(self));
+                }
+            } else if looks < LOOKS {
+                looks += 1;
+                core::hint::spin_loop();
+            } else if word & AWAITED != 0 || self.take(word, word | AWAITED) {
+                mine = me | AWAITED;
+                let slept = futex::wait(&self.0, owner | AWAITED, OWNER_US);
+                let is_dead = slept == Err(futex::TIME_UP) && !proc::alive(owner.cast_signed());
+                if is_dead && self.take(owner | AWAITED, mine) {
+                    return Some(SleepLockGuard(self));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for SleepLockGuard<'_> {
+    fn drop(&mut self) {
+        self.0.reset();
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -255,6 +339,37 @@ pub(crate) mod tests {
         assert_eq!(late, Ok(true), "not taken over from a dead one");
         waiter.join().unwrap();
         assert!(lock.try_lock().is_some(), "free again");
+    }
+
+    #[test]
+    fn one_thread_at_a_time_has_a_lock_on_which_others_sleep() {
+        set_locator(own);
+        static LOCK: SleepLock = SleepLock::new();
+        static SUM: AtomicU32 = AtomicU32::new(0);
+        let threads = (0..8).map(|_| {
+            spawn(|| {
+                for turn in 0..2_000 {
+                    let held = LOCK.lock();
+                    assert!(held.is_some());
+                    let sum = SUM.load(Ordering::Relaxed);
+                    if turn % 100 == 0 {
+                        std::thread::sleep(std::time::Duration::from_micros(50));
+                    }
+                    SUM.store(sum + 1, Ordering::Relaxed);
+                }
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(SUM.load(Ordering::Relaxed), 16_000);
+        assert_eq!(LOCK.0.load(Ordering::Relaxed), 0, "free, and nobody waits");
+        let held = LOCK.lock();
+        assert!(held.is_some() && LOCK.lock().is_none());
+        drop(held);
+        // An owner that has died is followed by whoever waits.
+        spawn(|| core::mem::forget(LOCK.lock())).join().unwrap();
+        assert!(LOCK.lock().is_some());
+        assert!(LOCK.lock().is_some(), "free again");
     }
 
     #[test]

@@ -332,7 +332,11 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
         ("go-http", _, "rate") => AtLeast(1.3),
         ("sockperf-pp", _, "p50" | "p99") if pinned => AtMost(0.01),
         ("sockperf-tp" | "iperf3", _, "throughput") => AtLeast(3.0),
-        ("iperf3-4" | "iperf3-8" | "iperf3-back" | "iperf3-zero", _, "throughput") => AtLeast(2.0),
+        (
+            "iperf3-4" | "iperf3-8" | "iperf3-100" | "iperf3-back" | "iperf3-zero",
+            _,
+            "throughput",
+        ) => AtLeast(2.0),
         ("msg100", _, "rate") if pinned => AtLeast(50.0),
         ("nginx-1" | "musl-nginx-1" | "connections-1", _, "rate") => AtLeast(20.0),
         // Whatever their number.
@@ -341,6 +345,7 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
         (_, "redis-get" | "redis-set", "p99") => AtMost(1.0),
         ("short" | "short-10" | "short-30", _, "rate") => AtLeast(0.97),
         ("one-sided", _, "rate") => AtLeast(0.98),
+        (_, "crowd", "throughput") => AtLeast(1.0),
         ("strangers", _, "rate")
         | (_, "oversubscribed", "rate")
         | ("oversubscribed", _, "rate") => AtLeast(1.0),

@@ -6,7 +6,7 @@ use super::works::{
 };
 
 /// How many works there are.
-pub(super) const WORKS_COUNT: usize = 33;
+pub(super) const WORKS_COUNT: usize = 34;
 
 /// All of them, in the order of the table.
 #[rustfmt::skip]
@@ -108,6 +108,13 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
             line("one-cpu-nginx-128", "one CPU: nginx/wrk, 128 connections", &["1", "128", "index.html"]),
         ])
     },
+    Work {
+        pinning: &[Pinning::Free],
+        ..work("embedded", By::Crowd, &[
+            step("crowd-100", 100).called("100 threads send to one (embedded)"),
+            step("crowd-400", 400).called("400 threads send to one (embedded)"),
+        ])
+    },
     swept("connections", By::Connections, &CONNECTIONS),
     swept("rr", By::Echo, &RR),
     swept("stream", By::Stream, &STREAM_SIZES),
@@ -146,10 +153,11 @@ const SOCKPERF: [Line; 2] = [
 ];
 /// One thread at each end serves all streams.
 #[rustfmt::skip]
-const IPERF3: [Line; 6] = [
+const IPERF3: [Line; 7] = [
     line("iperf3", "iperf3, one stream", &[]),
     line("iperf3-4", "iperf3, 4 streams", &["-P", "4"]),
     line("iperf3-8", "iperf3, 8 streams", &["-P", "8"]),
+    line("iperf3-100", "iperf3, 100 streams", &["-P", "100"]),
     line("iperf3-back", "iperf3, one stream back", &["-R"]).long(),
     line("iperf3-zero", "iperf3, one stream by sendfile", &["-Z"]).long(),
     line("iperf3-bidir", "iperf3, one stream each way", &["--bidir"]),

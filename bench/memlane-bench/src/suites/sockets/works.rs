@@ -121,6 +121,8 @@ pub(in crate::suites) enum By {
     Echo,
     /// Writes of as many bytes, one way.
     Stream,
+    /// The embedded pair, with as many streams at once.
+    Crowd,
     /// The embedded pair, with requests that are due at fixed times. Arguments: requests in a second, connections.
     Paced,
     /// Arguments: more of pgbench's flags.

@@ -27,12 +27,6 @@ pub(super) const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 pub(super) const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// How much later than its time limit a call may return, in µs, beside what the kernel takes. A spin is shorter.
 const LATE_US: u64 = 1_000;
-/// An entry that the kernel passes over.
-pub(super) const NONE: pollfd = pollfd {
-    fd: -1,
-    events: 0,
-    revents: 0,
-};
 
 /// A call that also waits for bells.
 pub(super) type OnBells<'a> = &'a mut dyn FnMut(&mut Relied, Limit) -> c_int;

@@ -1,6 +1,5 @@
 //! Long lists of descriptors: what a call needs for each of them does not fit on the stack of every thread.
 
-use super::call::NONE;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +10,12 @@ use memlane_sys::mem;
 pub(super) const FEW: usize = 64;
 /// The most entries of [`Entries`] that lie on the stack.
 const ON_STACK: usize = FEW + super::relied::MOST;
+/// An entry that the kernel passes over.
+const NONE: pollfd = pollfd {
+    fd: -1,
+    events: 0,
+    revents: 0,
+};
 
 /// A mapping that no call uses at the moment, so that a program that waits on a long list does not make one each time; 0:
 /// none. Its first word is its length in bytes. The thread that swaps it out owns it.

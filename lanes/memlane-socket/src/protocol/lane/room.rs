@@ -4,7 +4,7 @@
 //! make it faster, and what TCP buffers must be read before the ring is of use again. So a sender waits for as long as
 //! the receiver reads:
 //!
-//! * A blocking send spins, lets others run, and then naps: it sleeps for 50 µs, 100 µs … 8 ms at a time, until the
+//! * A blocking send spins, lets others run, and then naps: it sleeps for 50 µs, 100 µs … 32 ms at a time, until the
 //!   receiver wakes it, and looks at the ring in between.
 //! * A non-blocking send says `EAGAIN`; one of at most half the window goes whole or not at all, as mostly on TCP,
 //!   which becomes writable when a third of its buffer is free. The connection then counts as **full**: poll, select and
@@ -61,8 +61,10 @@ const NAP_LEAST_US: u64 = 50;
 /// The longest nap of a thread that nobody wakes, in microseconds: at 1 GB/s, a receiver reads a quarter of a large
 /// window meanwhile.
 const NAP_MOST_US: u64 = 1_000;
-/// The longest nap of a thread that the receiver wakes, in microseconds: most of [`STALL_US`].
-const WOKEN_NAP_MOST_US: u64 = 8_000;
+/// The longest first nap of a thread that the receiver wakes, in microseconds: it looks before [`STALL_US`] are over.
+const WOKEN_NAP_FIRST_US: u64 = 8_000;
+/// The longest nap of such a thread, in microseconds: the looks of 1,000 threads take less than a tenth of a CPU.
+const WOKEN_NAP_MOST_US: u64 = 32_000;
 
 /// The result of a wait for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -335,7 +337,7 @@ impl Naps {
     /// each nap ends in a look, and the looks of many threads take a CPU. A wake-up that is missed costs no more than that.
     fn woken(last_us: u64) -> Naps {
         Naps {
-            next_us: (last_us / 2).clamp(NAP_LEAST_US, WOKEN_NAP_MOST_US),
+            next_us: (last_us / 2).clamp(NAP_LEAST_US, WOKEN_NAP_FIRST_US),
             most_us: WOKEN_NAP_MOST_US,
         }
     }

@@ -24,7 +24,7 @@ pub use hidden::*;
 use crate::config::{self, Config, Upgrade};
 use crate::state::conn::{Conn, Handshake, Role, SharedState};
 use crate::state::sets::{self, Ep, Sleeper};
-use crate::state::thread::Lock;
+use crate::state::thread::{Lock, SleepLock};
 use crate::state::typed::{Typed, bits_enum};
 use crate::state::uring;
 use core::cell::UnsafeCell;
@@ -93,13 +93,13 @@ pub struct Process {
     /// The number of connections that wait for mail.
     pub waiting: AtomicU32,
     /// Guards the handshake's mailbox and the link groups.
-    pub group_lock: Lock,
+    pub group_lock: SleepLock,
     /// Held by the thread that takes mail and the agent's answers, one at a time.
     pub mail_lock: Lock,
     tables: AtomicBool,
     /// Is this library called by name? Written by the thread that begins.
     by_name: AtomicBool,
-    pub(crate) pool_lock: Lock,
+    pub(crate) pool_lock: SleepLock,
     fds: AtomicPtr<AtomicUsize>,
     conns: AtomicPtr<Conn>,
     shared_states: AtomicPtr<SharedState>,
@@ -131,11 +131,11 @@ pub static PROCESS: Process = Process {
     agent: AtomicI32::new(-1),
     loadavg: AtomicI32::new(-1),
     waiting: AtomicU32::new(0),
-    group_lock: Lock::new(),
+    group_lock: SleepLock::new(),
     mail_lock: Lock::new(),
     tables: AtomicBool::new(false),
     by_name: AtomicBool::new(false),
-    pool_lock: Lock::new(),
+    pool_lock: SleepLock::new(),
     fds: AtomicPtr::new(core::ptr::null_mut()),
     conns: AtomicPtr::new(core::ptr::null_mut()),
     shared_states: AtomicPtr::new(core::ptr::null_mut()),

@@ -25,6 +25,15 @@ const SPARE: u64 = 200;
 
 /// Answers until it is ended.
 pub(super) fn serve(door: &Door) -> anyhow::Result<()> {
+    serve_by(door, answer)
+}
+
+/// Lets clients in until it is ended, and calls `ready` for a connection that has something to read. `Err`: the connection
+/// is over.
+pub(super) fn serve_by(
+    door: &Door,
+    mut ready: impl FnMut(&mut Wire) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     sys::raise_descriptor_limit();
     door.set_nonblocking()?;
     let epoll = Epoll::new()?;
@@ -41,7 +50,7 @@ pub(super) fn serve(door: &Door) -> anyhow::Result<()> {
             }
             let place = usize::try_from(event.u64)?;
             let wire = wires.get_mut(place).and_then(Option::as_mut);
-            if wire.is_some_and(|wire| answer(wire).is_err()) {
+            if wire.is_some_and(|wire| ready(wire).is_err()) {
                 wires[place] = None;
                 free.push(place);
             }

@@ -1,6 +1,7 @@
 //! The embedded pair: plain programs with sockets of the standard library that know nothing of memlane. Run as separate
 //! processes.
 
+mod crowd;
 mod epoll;
 pub(in crate::suites) mod figures;
 mod many;
@@ -88,6 +89,16 @@ pub(crate) enum Peer {
         #[arg(long)]
         connections: usize,
     },
+    /// Takes the bytes of many connections, with epoll and one thread.
+    CrowdServer(Serve),
+    /// Sends over many connections at once, with a thread for each.
+    CrowdClient {
+        #[command(flatten)]
+        client: Ask,
+        /// How many.
+        #[arg(long)]
+        streams: usize,
+    },
     /// Sends 100-byte messages at fixed times, whatever the answers do, and waits asleep.
     PacedClient {
         #[command(flatten)]
@@ -105,6 +116,10 @@ pub(crate) fn run(peer: &Peer) -> anyhow::Result<()> {
         Peer::Server { server, answers } => return serve(&Door::open(&server.at)?, *answers),
         Peer::SizesServer(server) => return sizes::serve(&Door::open(&server.at)?),
         Peer::ManyServer(server) => return many::serve(&Door::open(&server.at)?),
+        Peer::CrowdServer(server) => return crowd::serve(&Door::open(&server.at)?),
+        Peer::CrowdClient { client, streams } => {
+            serde_json::to_string(&crowd::measure(&client.at, client.budget()?, *streams)?)
+        }
         Peer::Client { client, answers } => serde_json::to_string(&match answers {
             Some(each) => connect_again_and_again(&client.at, client.budget()?, *each)?,
             None => ping_pong(&client.at, client.budget()?)?,

@@ -2,6 +2,7 @@
 
 mod caddy;
 mod connections;
+mod crowd;
 mod embedded;
 mod go;
 mod go_start;
@@ -59,6 +60,7 @@ pub(in crate::suites) fn measure(
         By::Sockperf => |trial, _, line| sockperf::measure(trial, line),
         By::Iperf3 => |trial, _, line| iperf3::measure(trial, line),
         By::Connections => |trial, _, line| connections::measure(trial, line),
+        By::Crowd => |trial, _, line| crowd::measure(trial, line),
         By::Paced => |trial, _, line| paced::measure(trial, line),
         By::Haproxy => |trial, _, line| haproxy::measure(trial, line),
         By::Netty => |trial, kept, line| netty::measure(trial, &mut kept.classes, line),
