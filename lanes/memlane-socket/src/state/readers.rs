@@ -33,8 +33,9 @@ impl Reader {
 
     /// Was the peer seen to read in the last `within` ticks before `now`?
     pub fn reads(&self, now: u64, within: u64) -> bool {
+        // Another thread may have noted a time behind `now`.
         self.seen()
-            .is_some_and(|seen| now.wrapping_sub(seen.load(Ordering::Relaxed)) <= within)
+            .is_some_and(|seen| now.saturating_sub(seen.load(Ordering::Relaxed)) <= within)
     }
 
     fn seen(&self) -> Option<&'static AtomicU64> {
@@ -61,6 +62,7 @@ mod tests {
         readers[1].has_read(1_000_000);
         assert!(readers[0].reads(1_000_100, 100));
         assert!(!readers[0].reads(1_000_101, 100));
+        assert!(readers[0].reads(999_999, 100), "another thread was faster");
         assert!(!readers[2].reads(1_000_000, 100), "that is another peer");
         let none = Reader::default();
         none.has_read(1_000_000);

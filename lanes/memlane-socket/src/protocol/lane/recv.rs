@@ -431,6 +431,7 @@ fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<Rx
             }
             if let Some(lane) = held.lane() {
                 held.took(lane.words, n as u64);
+                naps::wake_sender(lane.words, held.offset());
             }
         }
         None => {

@@ -243,7 +243,7 @@ fn is_stalled(conn: &Conn, words: &Dmb) -> bool {
         return false;
     }
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
-    let waited = now.wrapping_sub(shared.tx_stalled_at.load(Ordering::Relaxed));
+    let waited = now.saturating_sub(shared.tx_stalled_at.load(Ordering::Relaxed));
     let will_come = || conn.reader.reads(now, STALL_US * per_us) && !may_wait_for_us(conn);
     waited > STALL_US * per_us && (waited > TURN_US * per_us || !will_come())
 }
