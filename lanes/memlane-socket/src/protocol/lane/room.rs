@@ -15,7 +15,7 @@
 //! TCP takes over where the receiver has read nothing for [`STALL_US`]: it computes, or it sends to us and waits for
 //! room itself. Programs rely on what TCP's buffers hold. A receiver of many streams reads from the others meanwhile
 //! ([`crate::state::readers`]): then the sender waits for up to [`TURN_US`], since a stream whose sender fills TCP's
-//! buffers in each turn stays on TCP. Where bytes of the receiver's wait to be read here, it may wait for us.
+//! buffers in each turn stays on TCP. A receiver whose own bytes wait to be read here may wait for us, and is not waited for.
 //!
 //! `SharedState::tx_full`, `tx_stalled_at` and `tx_stalled_by` are written and read relaxed by the threads that send or
 //! wait. They only say when to look again, and a lost update makes one look too many.
@@ -37,7 +37,7 @@ use memlane_sys::time::ticks;
 /// ms on Linux 6.18), for which a receiver that wants to read may have to wait.
 const STALL_US: u64 = 10_000;
 /// How long a receiver that reads from other streams of this process may read nothing from one, in microseconds, before
-/// TCP takes over: 64 KiB from each of 2,000 streams take about as long.
+/// TCP takes over: longer than a turn over 450 streams takes while their senders fill TCP's buffers (decision 0020).
 const TURN_US: u64 = 200_000;
 /// How long a non-blocking send looks for room, in microseconds: about what `EAGAIN` and a wait cost the program.
 const BRIEF_US: u32 = 5;
@@ -63,7 +63,7 @@ const NAP_LEAST_US: u64 = 50;
 const NAP_MOST_US: u64 = 1_000;
 /// The longest first nap of a thread that the receiver wakes, in microseconds: it looks before [`STALL_US`] are over.
 const WOKEN_NAP_FIRST_US: u64 = 8_000;
-/// The longest nap of such a thread, in microseconds: the looks of 1,000 threads take less than a tenth of a CPU.
+/// The longest nap of such a thread, in microseconds: then 1,000 threads look 30,000 times a second.
 const WOKEN_NAP_MOST_US: u64 = 32_000;
 
 /// The result of a wait for room.
