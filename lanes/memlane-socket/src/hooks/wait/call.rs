@@ -91,10 +91,11 @@ pub fn tell_left(at: usize, left: u64, parts: u64) {
     let _ = memlane_sys::mem::write_if_possible(at, &bytes);
 }
 
-/// What is left of a time limit that began at `start`, in `ticks`.
+/// What is left of a time limit that began at `start`, in `ticks`. A µs has a fraction of a tick more than it is known to have, so
+/// it counts as one tick more: no call may return before its time.
 pub(super) fn left(limit: Limit, start: u64) -> Limit {
     let passed = memlane_sys::time::ticks().wrapping_sub(start)
-        / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
+        / (PROCESS.ticks_per_us.load(Ordering::Relaxed) + 1);
     limit.map(|limit| limit.saturating_sub(passed))
 }
 
