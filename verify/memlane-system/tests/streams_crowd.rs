@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use memlane_system::real::{counts, free_port, story};
 
-/// More than the lists of poll and select that lie on the stack have, and so many that a turn over all takes longer than a sender
-/// waits for a receiver that reads nothing.
+/// More than a list of poll or select on the stack has room for. A turn over all of them takes longer than 10 ms, after which a
+/// sender gives up a receiver that reads nothing.
 const STREAMS: u64 = 150;
 const EACH: u64 = 24 << 20;
 

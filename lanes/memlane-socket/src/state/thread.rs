@@ -366,10 +366,33 @@ pub(crate) mod tests {
         let held = LOCK.lock();
         assert!(held.is_some() && LOCK.lock().is_none());
         drop(held);
+        // Who releases it wakes a thread that sleeps, which then need not wait until it looks by itself.
+        let mut took: Vec<_> = (0..21).map(|_| hand_over(&LOCK)).collect();
+        took.sort_unstable();
+        assert!(
+            took[10] < std::time::Duration::from_micros(OWNER_US / 2),
+            "{took:?}"
+        );
         // An owner that has died is followed by whoever waits.
         spawn(|| core::mem::forget(LOCK.lock())).join().unwrap();
         assert!(LOCK.lock().is_some());
         assert!(LOCK.lock().is_some(), "free again");
+    }
+
+    /// How long a thread that sleeps on the lock takes to have it once it is released.
+    fn hand_over(lock: &'static SleepLock) -> std::time::Duration {
+        let held = lock.lock();
+        let waiter = spawn(|| {
+            assert!(lock.lock().is_some());
+            std::time::Instant::now()
+        });
+        while lock.0.load(Ordering::Relaxed) & AWAITED == 0 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_micros(200));
+        let released = std::time::Instant::now();
+        drop(held);
+        waiter.join().unwrap() - released
     }
 
     #[test]

@@ -17,8 +17,9 @@ use crate::protocol::lane::room::{self, Naps};
 use crate::protocol::lane::trim::{self, Pieces};
 use crate::real;
 use crate::state::conn::{Conn, TxMode};
-use crate::state::process::{self, PROCESS};
+use crate::state::process;
 use crate::state::spin::{self, Spun};
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use libc::{c_int, nfds_t, pollfd};
 use memlane_core::stats::Counter;
@@ -46,7 +47,7 @@ pub(super) struct Kernel<'a> {
     /// The same, which also ends when a bell rings; with the readiness of rings merged in. `None`: the call cannot do this.
     pub(super) on_bells: Option<OnBells<'a>>,
     /// How long the call may take.
-    pub(super) limit: Limit,
+    pub(super) time: &'a Time,
     /// The call has a signal mask, which only the kernel can apply.
     pub(super) masked: bool,
 }
@@ -91,27 +92,49 @@ pub fn tell_left(at: usize, left: u64, parts: u64) {
     let _ = memlane_sys::mem::write_if_possible(at, &bytes);
 }
 
-/// What is left of a time limit that began at `start`, in `ticks`. A µs has a fraction of a tick more than it is known to have, so
-/// it counts as one tick more: no call may return before its time.
-pub(super) fn left(limit: Limit, start: u64) -> Limit {
-    let passed = memlane_sys::time::ticks().wrapping_sub(start)
-        / (PROCESS.ticks_per_us.load(Ordering::Relaxed) + 1);
-    limit.map(|limit| limit.saturating_sub(passed))
+/// How long a call may take, and since when.
+pub(super) struct Time {
+    limit: Limit,
+    /// The clock's time when the call first looked at it, in ns; 0: it has not. A call that rings answer does not look. Any other
+    /// looks before it sleeps.
+    begun: Cell<u64>,
 }
 
-/// Is a time limit over that began at `start`, in `ticks`?
-fn is_over(limit: Limit, start: u64) -> bool {
-    left(limit, start) == Some(0)
+impl Time {
+    pub(super) fn of(limit: Limit) -> Time {
+        Time {
+            limit,
+            begun: Cell::new(0),
+        }
+    }
+
+    /// What is left of the limit. By the clock and not by `ticks`, of which it is not known well enough how many make a µs: no call
+    /// may return before its time.
+    pub(super) fn left(&self) -> Limit {
+        let us = self.limit?;
+        if us == 0 {
+            return Some(0);
+        }
+        let now = memlane_sys::time::now_ns();
+        if self.begun.get() == 0 {
+            self.begun.set(now);
+        }
+        Some(us.saturating_sub(now.saturating_sub(self.begun.get()) / 1000))
+    }
+
+    fn is_over(&self) -> bool {
+        self.left() == Some(0)
+    }
 }
 
 /// Looks once a millisecond, within the call's own limit, while a peer stays in the middle of a write. `Some`: the
 /// call's return value.
-fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
+fn look_now_and_then(kernel: &mut Kernel<'_>) -> Option<c_int> {
     let t = crate::state::thread::current();
     let signals = t.signals.load(Ordering::Relaxed);
     memlane_sys::time::nap_ms(1);
     let n = (kernel.glance)();
-    if n != 0 || is_over(kernel.limit, start) {
+    if n != 0 || kernel.time.is_over() {
         return Some(n);
     }
     if t.signals.load(Ordering::Relaxed) != signals {
@@ -121,11 +144,11 @@ fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
     None
 }
 
-/// Sleeps in the kernel, in a call that began at `start`. If a look at unused rings is due meanwhile, it sleeps until then,
+/// Sleeps in the kernel. If a look at unused rings is due meanwhile, it sleeps until then,
 /// looks, and sleeps on. All of `waited` are parked and counted as slept on.
-fn sleep(kernel: &mut Kernel<'_>, signals: u32, start: u64) -> c_int {
+fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
     let mut pieces = Pieces::WHOLE;
-    let limit = left(kernel.limit, start);
+    let limit = kernel.time.left();
     let whole = limit.map(|limit| limit.div_ceil(1000));
     loop {
         // With a signal mask, the kernel would let signals in between two pieces: sleep in one piece.
@@ -157,17 +180,21 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32, start: u64) -> c_int {
 
 /// Has the call used more than [`LATE_US`] of its time? Then the kernel gets what is left, not the whole limit again.
 fn has_used_much(kernel: &Kernel<'_>, left: Limit) -> bool {
-    let used = kernel.limit.zip(left).map(|(whole, left)| whole - left);
+    let used = kernel
+        .time
+        .limit
+        .zip(left)
+        .map(|(whole, left)| whole - left);
     !kernel.masked && used.is_some_and(|us| us > LATE_US)
 }
 
 /// Sleeps in the kernel until a bell rings, something else comes, or it is time to look. What was asked for is over
 /// afterwards. Returns what the call returns; 0: the caller looks at the rings.
-fn sleep_on_bells(kernel: &mut Kernel<'_>, relied: &mut Relied, start: u64) -> c_int {
+fn sleep_on_bells(kernel: &mut Kernel<'_>, relied: &mut Relied) -> c_int {
     process::count(Counter::KernelWaits, 1);
     let slept = memlane_sys::time::ticks();
     let most = relied::LOOK_MS * 1000;
-    let limit = left(kernel.limit, start).map_or(most, |left| left.min(most));
+    let limit = kernel.time.left().map_or(most, |left| left.min(most));
     let n = kernel
         .on_bells
         .as_mut()
@@ -219,9 +246,9 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         // A ring that had room, or whose receiver had stopped, may count as full again when its turn comes in the glance,
         // and TCP may be full, too. Then the wait goes on, and naps.
         let is_due = waited.any_readable() || waited.any_room();
-        if is_due || kernel.limit == Some(0) {
+        if is_due || kernel.time.limit == Some(0) {
             let n = (kernel.glance)();
-            if n != 0 || is_over(kernel.limit, start) {
+            if n != 0 || kernel.time.is_over() {
                 return n;
             }
         }
@@ -246,7 +273,7 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         if !kernel.masked
             && waited.any_awake()
             && let Some(us) = spin::nap_instead()
-            && !is_over(kernel.limit, start)
+            && !kernel.time.is_over()
         {
             if (kernel.nap)(Some(us)) < 0 {
                 return -1;
@@ -258,14 +285,14 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             Parked::Data | Parked::Ended => waited.asleep(false),
             Parked::Stuck => {
                 waited.asleep(false);
-                if let Some(done) = look_now_and_then(&mut kernel, start) {
+                if let Some(done) = look_now_and_then(&mut kernel) {
                     return done;
                 }
             }
             Parked::Yes if !relied.is_empty() => {
-                let n = sleep_on_bells(&mut kernel, &mut relied, start);
+                let n = sleep_on_bells(&mut kernel, &mut relied);
                 waited.asleep(false);
-                if n != 0 || is_over(kernel.limit, start) {
+                if n != 0 || kernel.time.is_over() {
                     return n;
                 }
                 if has_handler_run(signals) {
@@ -281,17 +308,17 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
                 let n = if only_naps {
                     (kernel.nap)(Some(naps.next_us()))
                 } else {
-                    sleep(&mut kernel, signals, start)
+                    sleep(&mut kernel, signals)
                 };
                 waited.asleep(false);
                 if n > 0 && waited.is_perhaps_false() {
                     let n = (kernel.glance)();
-                    if n != 0 || is_over(kernel.limit, start) {
+                    if n != 0 || kernel.time.is_over() {
                         return n;
                     }
                     continue;
                 }
-                if n == 0 && only_naps && !is_over(kernel.limit, start) {
+                if n == 0 && only_naps && !kernel.time.is_over() {
                     if has_handler_run(signals) {
                         real::set_errno(libc::EINTR);
                         return -1;
@@ -367,4 +394,26 @@ pub(super) fn ring_events(conn: &Conn, asked: i16) -> i16 {
         && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0
         && !room::is_full(conn);
     asked & if open { IN | OUT } else { IN }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A moment's preemption while a process starts makes it count too few ticks for a µs, or too many.
+    #[test]
+    fn a_limit_is_counted_by_the_clock_from_the_first_look() {
+        let began = |ms: u64, limit| Time {
+            limit,
+            begun: Cell::new(memlane_sys::time::now_ns() - ms * 1_000_000),
+        };
+        let fresh = Time::of(Some(700_000));
+        assert_eq!(fresh.left(), Some(700_000));
+        memlane_sys::time::nap_ms(20);
+        let left = fresh.left().unwrap();
+        assert!(left > 0 && left <= 680_000, "{left} µs");
+        assert!(!began(500, Some(60_000_000)).is_over() && began(500, Some(500_000)).is_over());
+        assert!(Time::of(Some(0)).is_over());
+        assert!(!Time::of(None).is_over() && !began(500, None).is_over());
+    }
 }

@@ -7,7 +7,7 @@
     clippy::cast_sign_loss
 )]
 
-use super::call::{self, IN, Kernel, Limit, OUT, kernel_poll, ring_events};
+use super::call::{self, IN, Kernel, Limit, OUT, Time, kernel_poll, ring_events};
 use super::long::Entries;
 use super::relied::{self, Relied};
 use super::waited::{Room, Waited};
@@ -92,7 +92,7 @@ pub fn poll(
             sleep: &mut sleep,
             nap: &mut nap,
             on_bells: can_rely.then_some(&mut on_bells),
-            limit,
+            time: &Time::of(limit),
             masked,
         },
     )

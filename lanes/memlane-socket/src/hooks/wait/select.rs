@@ -7,7 +7,7 @@
     clippy::cast_sign_loss
 )]
 
-use super::call::{self, Kernel, Limit, OUT, ring_events, timespec_of};
+use super::call::{self, Kernel, Limit, OUT, Time, ring_events, timespec_of};
 use super::long::Entries;
 use super::relied::{self, Relied};
 use super::waited::{Room, Waited};
@@ -31,7 +31,7 @@ pub fn select(
     tell_left: impl FnOnce(u64),
     mut sleep: impl FnMut() -> c_int,
 ) -> c_int {
-    let start = memlane_sys::time::ticks();
+    let time = Time::of(limit);
     let has_slept = Cell::new(false);
     let none = sets[0].is_null() && sets[1].is_null();
     if none || n <= 0 || !process::enabled() || process::fd_high() == 0 {
@@ -92,7 +92,7 @@ pub fn select(
             sleep: &mut sleep,
             nap: &mut nap,
             on_bells: can_rely.then_some(&mut on_bells),
-            limit,
+            time: &time,
             masked,
         },
     );
@@ -100,7 +100,7 @@ pub fn select(
         write_sets(&sets, &[[0; SET_WORDS]; 3], words);
     }
     if has_slept.get()
-        && let Some(left) = call::left(limit, start)
+        && let Some(left) = time.left()
     {
         let keep = real::errno();
         tell_left(left);

@@ -265,6 +265,30 @@ mod tests {
         process::forget(l.fd);
     }
 
+    /// What lies in TCP's buffers counts as bytes in the window.
+    #[test]
+    fn a_sender_that_naps_is_woken_by_a_read_of_tcp_s_bytes() {
+        use crate::hooks::calls::io;
+        use std::io::{Read as _, Write as _};
+        let l = looped();
+        let words = l.conn.tx_lane().unwrap().words;
+        let parked = crate::protocol::lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap());
+        assert_eq!(parked, crate::protocol::lane::Parked::Yes);
+        let mut bytes = [7u8; 10];
+        assert_eq!(io::send(l.fd, bytes.as_ptr().cast(), 10, 0), 10);
+        // The ring leads back to this end, and TCP to the other.
+        (&l.ends[1]).read_exact(&mut bytes).unwrap();
+        (&l.ends[1]).write_all(&bytes).unwrap();
+        crate::protocol::lane::wake(&l.conn);
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| until_room(words, false, 10, LONG_US, || false));
+            until_asleep(&words.waits.0.nap);
+            assert_eq!(io::recv(l.fd, bytes.as_mut_ptr().cast(), 10, 0), 10);
+            assert!(!sender.join().unwrap(), "time was not up");
+        });
+        process::forget(l.fd);
+    }
+
     fn sleep_as_reader(words: &Dmb) -> bool {
         Rx::begin_nap(words);
         let was_woken = sleep(&words.rx.0.nap, LONG_US);

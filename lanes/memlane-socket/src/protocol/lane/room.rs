@@ -406,3 +406,52 @@ fn time_limit(fd: i32) -> Option<u64> {
 fn has_peer_ended(conn: &Conn) -> bool {
     sock::has_peer_ended(conn.fd.load(Ordering::Relaxed))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hooks::calls::io;
+    use crate::protocol::lane::looped::looped;
+    use std::io::Write as _;
+
+    #[test]
+    fn a_receiver_of_other_streams_is_waited_for_unless_it_may_wait_for_us() {
+        let l = looped();
+        let words = l.conn.tx_lane().unwrap().words;
+        let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let stalled_after = |us: u64| {
+            let at = &l.conn.shared().tx_stalled_at;
+            at.store(ticks() - us * per_us, Ordering::Relaxed);
+            is_stalled(&l.conn, words)
+        };
+        l.conn.reader.begin(700);
+        assert!(!stalled_after(STALL_US / 2));
+        assert!(stalled_after(2 * STALL_US), "it reads nothing at all");
+        // Later than now, however slow this test is.
+        l.conn.reader.has_read(ticks() + 60_000_000 * per_us);
+        assert!(!stalled_after(2 * STALL_US) && !stalled_after(TURN_US / 2));
+        assert!(stalled_after(2 * TURN_US));
+        // This connection's ring leads back to it: what it sends waits to be read here.
+        let mut bytes = [7u8; 10];
+        assert_eq!(io::send(l.fd, bytes.as_ptr().cast(), 10, 0), 10);
+        assert!(stalled_after(2 * STALL_US), "bytes in the ring wait here");
+        assert_eq!(io::recv(l.fd, bytes.as_mut_ptr().cast(), 10, 0), 10);
+        assert!(!is_stalled(&l.conn, words), "it has read");
+        assert!(!stalled_after(2 * STALL_US));
+        (&l.ends[1]).write_all(&bytes).unwrap();
+        assert!(stalled_after(2 * STALL_US), "bytes of TCP wait here");
+        process::forget(l.fd);
+    }
+
+    #[test]
+    fn naps_begin_with_half_of_the_last_wait_and_become_longer_up_to_a_bound() {
+        let lengths = |mut naps: Naps, n| -> Vec<u64> { (0..n).map(|_| naps.next_us()).collect() };
+        assert_eq!(lengths(Naps::FRESH, 6), [50, 100, 200, 400, 800, 1000]);
+        assert_eq!(lengths(Naps::woken(0), 2), [50, 100]);
+        assert_eq!(lengths(Naps::woken(1_000), 2), [500, 1000]);
+        assert_eq!(
+            lengths(Naps::woken(90_000), 4),
+            [8_000, 16_000, 32_000, 32_000]
+        );
+    }
+}
