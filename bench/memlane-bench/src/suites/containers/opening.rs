@@ -21,10 +21,7 @@ pub(super) fn measure(
     how: Opening,
     agent: Option<u32>,
 ) -> anyhow::Result<Vec<Figure>> {
-    let at = trial.address()?;
-    let (here, there) = (trial.listens(&at), trial.reached(&at));
-    let server = trial.embedded(trial.side, Place::SERVER, &["many-server", "--at", &here]);
-    let server = trial.serve(server, &at)?;
+    let (server, there) = trial.serve_embedded("many-server")?;
     let seconds = trial.bench.seconds.to_string();
     let mut args = vec!["opening-client", "--at", &there, "--seconds", &seconds];
     args.extend(match how {

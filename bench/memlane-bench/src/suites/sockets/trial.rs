@@ -298,6 +298,17 @@ impl Trial<'_> {
         }
     }
 
+    /// Starts the embedded server of this name on its CPU. Returns where its client reaches it, too.
+    pub(in crate::suites) fn serve_embedded(
+        &self,
+        name: &str,
+    ) -> anyhow::Result<(Service, String)> {
+        let at = self.address()?;
+        let args = [name, "--at", &self.listens(&at)];
+        let server = self.embedded(self.side, Place::SERVER, &args);
+        Ok((self.serve(server, &at)?, self.reached(&at)))
+    }
+
     /// Runs a client that measures for `seconds` to its end.
     pub(in crate::suites) fn run_for(
         &self,

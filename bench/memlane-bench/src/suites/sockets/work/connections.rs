@@ -9,10 +9,7 @@ use super::embedded;
 
 pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading> {
     let connections = line.at.context("a row without its number")?;
-    let at = trial.address()?;
-    let (here, text) = (trial.listens(&at), trial.reached(&at));
-    let server = trial.embedded(trial.side, Place::SERVER, &["many-server", "--at", &here]);
-    let server = trial.serve(server, &at)?;
+    let (server, text) = trial.serve_embedded("many-server")?;
     let (seconds, count) = (trial.bench.seconds, connections.to_string());
     let told = seconds.to_string();
     let args = ["many-client", "--at", &text, "--seconds", &told];

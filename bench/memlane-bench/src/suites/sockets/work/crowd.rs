@@ -11,10 +11,7 @@ const OPENED_IN_A_SECOND: f64 = 200.0;
 
 pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading> {
     let streams = line.at.context("a row without its number")?;
-    let at = trial.address()?;
-    let (here, text) = (trial.listens(&at), trial.reached(&at));
-    let server = trial.embedded(trial.side, Place::SERVER, &["crowd-server", "--at", &here]);
-    let server = trial.serve(server, &at)?;
+    let (server, text) = trial.serve_embedded("crowd-server")?;
     let seconds = trial.bench.seconds + streams as f64 / OPENED_IN_A_SECOND;
     let (told, streams) = (seconds.to_string(), streams.to_string());
     let args = [

@@ -16,10 +16,7 @@ pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading>
     } else {
         "many-server"
     };
-    let at = trial.address()?;
-    let (here, text) = (trial.listens(&at), trial.reached(&at));
-    let server = trial.embedded(trial.side, Place::SERVER, &[server, "--at", &here]);
-    let server = trial.serve(server, &at)?;
+    let (server, text) = trial.serve_embedded(server)?;
     let (seconds, pid) = (trial.bench.seconds.to_string(), server.pid().to_string());
     let args = ["paced-client", "--at", &text, "--seconds", &seconds];
     let pace = ["--rate", rate, "--connections", connections];

@@ -15,10 +15,7 @@ pub(super) fn measure(
     lines: &[&Line],
     readings: &mut Vec<Reading>,
 ) -> anyhow::Result<()> {
-    let at = trial.address()?;
-    let (here, text) = (trial.listens(&at), trial.reached(&at));
-    let server = trial.embedded(trial.side, Place::SERVER, &["sizes-server", "--at", &here]);
-    let server = trial.serve(server, &at)?;
+    let (server, text) = trial.serve_embedded("sizes-server")?;
     let seconds = size_seconds(trial.bench.seconds).to_string();
     for line in lines {
         let bytes = line.at.context("a row without its size")?.to_string();
