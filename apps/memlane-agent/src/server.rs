@@ -17,7 +17,6 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, sockopt,
 };
-use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IoSlice};
@@ -35,8 +34,6 @@ const BACKLOG: i32 = 1_024;
 const REST: Duration = Duration::from_millis(100);
 /// A directory that somebody has locked, and that nobody serves after this time, is served all the same.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
-/// `SO_PEERPIDFD` (include/uapi/asm-generic/socket.h), since Linux 6.5.
-const SO_PEERPIDFD: libc::c_int = 77;
 
 /// What the agent has done since it began.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -443,7 +440,7 @@ impl Agent {
 
     fn take_in(&mut self, domain: u64, socket: OwnedFd) -> io::Result<()> {
         let who = sockopt::socket_peercred(&socket)?;
-        let process = pidfd_of_peer(&socket, who.pid)?;
+        let process = pidfd_of_peer(&socket)?;
         let name = random_name()?;
         let party = party_of(who.pid.as_raw_nonzero().get(), who.uid.as_raw());
         if !self.parties.join(&party, Instant::now()) {
@@ -713,36 +710,12 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A pidfd of the process that connected, which stays that process's whatever becomes of its number.
-fn pidfd_of_peer(socket: &OwnedFd, pid: Pid) -> io::Result<OwnedFd> {
-    let mut fd: libc::c_int = -1;
-    let mut len = libc::socklen_t::try_from(size_of_val(&fd)).unwrap_or(0);
-    // SAFETY: `fd` and `len` are alive and as long as said.
-    let got = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut fd).cast(),
-            &raw mut len,
-        )
-    };
-    if got == 0 && fd >= 0 {
-        // SAFETY: a new descriptor, nobody else's.
-        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-    }
-    // Before Linux 6.5: by number. As long as the connection stands, the process that made it, or a child that has its
-    // descriptor, is alive; a child's sockets are not those that are asked about.
-    let by_number = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-    let peeked = rustix::net::recv(
-        socket,
-        &mut [0u8; 1][..],
-        RecvFlags::PEEK | RecvFlags::DONTWAIT,
-    );
-    match peeked {
-        Ok((0, _)) => Err(io::ErrorKind::NotConnected.into()),
-        _ => Ok(by_number),
-    }
+/// A pidfd of the process that connected.
+fn pidfd_of_peer(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let pidfd = memlane_sys::sock::peer_pidfd(socket.as_raw_fd());
+    let pidfd = pidfd.map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+    // SAFETY: it was owned, and is given away.
+    Ok(unsafe { OwnedFd::from_raw_fd(pidfd.into_raw()) })
 }
 
 /// A name that nobody can guess, not 0.

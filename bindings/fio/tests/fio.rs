@@ -4,7 +4,7 @@
 mod certs;
 mod support;
 
-use memlane_block::server::{OpenerView, ServerConfig as BlockConfig, Shared};
+use memlane_block::server::{Lend, OpenerView, ServerConfig as BlockConfig, Shared};
 use memlane_transport::engine::server::Config;
 use memlane_transport::io::tls::ServerTls;
 use memlane_transport::io::{Address, Server, ServerConfig, serve};
@@ -104,7 +104,7 @@ fn what_a_server_lends_is_verified_and_no_read_or_write_reaches_the_server() {
     let disk = std::fs::File::create(root.path().join("disk")).expect("a file");
     disk.set_len(16 << 20).expect("a length");
     let config = BlockConfig {
-        lend: true,
+        lend: Lend::ToUser,
         ..BlockConfig::new(root.path().to_owned())
     };
     let shared = Shared::new(config).expect("a root");

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   server  offer ──► listens at an abstract name, which its answer to OPEN tells
-//!   client  take  ──► connects; gets the descriptor; maps it, or reads and writes it
+//!   client  take  ──► connects; gets the descriptor, or takes it; maps it, or reads and writes it
 //!           … the socket stays: a message of the server's, or its end at either side, ends the loan …
 //! ```
 //!
@@ -24,8 +24,11 @@ use std::time::{Duration, Instant};
 
 /// "MLVOLUME".
 const MAGIC: [u8; 8] = *b"MLVOLUME";
-const VERSION: u16 = 1;
-/// Bytes of the message that the descriptor comes with.
+/// Of a message that comes with the descriptor.
+const SENT: u16 = 1;
+/// Of a message that tells the descriptor's number in the server's process.
+const TOLD: u16 = 2;
+/// Bytes of a message.
 const LEN: usize = 24;
 /// How long an offer stands.
 const OFFER_STANDS: Duration = Duration::from_secs(5);
@@ -63,7 +66,17 @@ fn owned(file: Fd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(file.into_raw()) }
 }
 
-/// May this user have what this process has? Root and the process's own user can take it anyway.
+/// How a client gets the descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Handover {
+    /// It comes with the message.
+    Sent,
+    /// The client takes it out of the server's process. The kernel lets it do so if it may trace that process, and then it could
+    /// have changed the volume before.
+    Taken,
+}
+
+/// Does this process lend something to this user? To its own, and to root.
 pub(crate) fn may_borrow(uid: u32) -> bool {
     uid == 0 || uid == memlane_sys::proc::euid()
 }
@@ -80,19 +93,37 @@ fn readable(socket: impl AsFd, limit: Duration) -> bool {
     poll(&mut fds, limit.as_ref()).is_ok_and(|n| n > 0)
 }
 
-fn message(size: u64) -> [u8; LEN] {
-    let mut bytes = [0; LEN];
-    bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[16..].copy_from_slice(&size.to_le_bytes());
-    bytes
+/// What a server tells a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Message {
+    /// The volume's bytes.
+    size: u64,
+    /// The descriptor's number in the server's process, if it does not come with the message.
+    number: Option<u32>,
 }
 
-/// The size that a message tells. `None`: it is none of this version's messages.
-fn size_of(bytes: &[u8]) -> Option<u64> {
-    let size = u64::from_le_bytes(bytes.get(16..LEN)?.try_into().ok()?);
-    // Whatever means nothing must be zero: nobody can put a meaning there without a new version.
-    (bytes == message(size)).then_some(size)
+impl Message {
+    fn encode(self) -> [u8; LEN] {
+        let version = self.number.map_or(SENT, |_| TOLD);
+        let mut bytes = [0; LEN];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&version.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.number.unwrap_or(0).to_le_bytes());
+        bytes[16..].copy_from_slice(&self.size.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: it is none of these versions' messages.
+    fn decode(bytes: &[u8]) -> Option<Message> {
+        let version = u16::from_le_bytes(bytes.get(8..10)?.try_into().ok()?);
+        let number = u32::from_le_bytes(bytes.get(12..16)?.try_into().ok()?);
+        let message = Message {
+            size: u64::from_le_bytes(bytes.get(16..LEN)?.try_into().ok()?),
+            number: (version == TOLD).then_some(number),
+        };
+        // Whatever means nothing must be zero: nobody can put a meaning there without a new version.
+        (bytes == message.encode()).then_some(message)
+    }
 }
 
 // ---- the server's side ----
@@ -107,9 +138,13 @@ pub(crate) struct Offer {
 #[derive(Debug)]
 enum State {
     /// Nobody has come yet for this descriptor.
-    Stands(OwnedFd),
-    /// The client has it as long as it keeps the other end of this socket.
-    Taken(OwnedFd),
+    Stands(Arc<OwnedFd>),
+    /// The client has it, or is about to take it, as long as it keeps the other end of this socket.
+    Taken {
+        client: OwnedFd,
+        /// If the client takes it itself: its number means this descriptor until the loan is over.
+        _kept: Option<Arc<OwnedFd>>,
+    },
     /// It was never taken, or given back.
     Over,
 }
@@ -119,7 +154,7 @@ impl Offer {
     ///
     /// # Errors
     /// No random numbers, descriptors or threads are left.
-    pub(crate) fn make(volume: OwnedFd, size: u64) -> io::Result<Arc<Offer>> {
+    pub(crate) fn make(volume: OwnedFd, size: u64, handover: Handover) -> io::Result<Arc<Offer>> {
         let random = memlane_sys::proc::random_u64();
         let token = NonZeroU64::new(random.map_err(io_error)?).unwrap_or(NonZeroU64::MIN);
         let door = socket()?;
@@ -127,11 +162,11 @@ impl Offer {
         listen(&door, 1)?;
         let offer = Arc::new(Offer {
             token,
-            state: Mutex::new(State::Stands(volume)),
+            state: Mutex::new(State::Stands(Arc::new(volume))),
         });
         let offered = Arc::clone(&offer);
         let thread = std::thread::Builder::new().name("memlane-loan".to_owned());
-        thread.spawn(move || offered.wait_for_the_client(&door, size))?;
+        thread.spawn(move || offered.wait_for_the_client(&door, size, handover))?;
         Ok(offer)
     }
 
@@ -140,7 +175,7 @@ impl Offer {
         self.token
     }
 
-    fn wait_for_the_client(&self, door: &OwnedFd, size: u64) {
+    fn wait_for_the_client(&self, door: &OwnedFd, size: u64, handover: Handover) {
         let until = Instant::now() + OFFER_STANDS;
         while self.stands() && Instant::now() < until {
             if !readable(door, LOOK_EVERY) {
@@ -150,7 +185,7 @@ impl Offer {
                 // No descriptors, say: the client does without.
                 break;
             };
-            if user_of(&client).is_some_and(may_borrow) && self.hand_over(client, size) {
+            if user_of(&client).is_some_and(may_borrow) && self.hand_over(client, size, handover) {
                 return;
             }
         }
@@ -161,24 +196,36 @@ impl Offer {
         matches!(*lock(&self.state), State::Stands(_))
     }
 
-    /// Gives the client the volume, unless the offer was withdrawn meanwhile.
-    fn hand_over(&self, client: OwnedFd, size: u64) -> bool {
+    /// Gives the client the volume, or tells it where to take it, unless the offer was withdrawn meanwhile.
+    fn hand_over(&self, client: OwnedFd, size: u64, handover: Handover) -> bool {
         let mut state = lock(&self.state);
         let State::Stands(volume) = &*state else {
             return false;
         };
-        let (to, descriptors) = (client.as_raw_fd(), [volume.as_raw_fd()]);
-        let sent = sock::send_to_peer(to, &message(size), &descriptors);
-        if sent.is_ok() {
-            *state = State::Taken(client);
+        let descriptor = [volume.as_raw_fd()];
+        let (sent, number, kept) = match handover {
+            Handover::Sent => (&descriptor[..], None, None),
+            Handover::Taken => (
+                &[][..],
+                u32::try_from(descriptor[0]).ok(),
+                Some(Arc::clone(volume)),
+            ),
+        };
+        let message = Message { size, number }.encode();
+        let told = sock::send_to_peer(client.as_raw_fd(), &message, sent).is_ok();
+        if told {
+            *state = State::Taken {
+                client,
+                _kept: kept,
+            };
         }
-        sent.is_ok()
+        told
     }
 
     /// Can the client still read or write the volume by itself?
     pub(crate) fn is_held(&self) -> bool {
         let mut state = lock(&self.state);
-        let State::Taken(client) = &*state else {
+        let State::Taken { client, .. } = &*state else {
             return false;
         };
         // The client says nothing: there is something to receive only when its end is closed.
@@ -194,7 +241,7 @@ impl Offer {
         let mut state = lock(&self.state);
         match &*state {
             State::Stands(_) => *state = State::Over,
-            State::Taken(client) => {
+            State::Taken { client, .. } => {
                 // If there is no room for it, the client has not read what was sent before.
                 let _ = sock::send_to_peer(client.as_raw_fd(), b"!", &[]);
             }
@@ -211,6 +258,13 @@ impl Drop for Offer {
 
 // ---- the client's side ----
 
+/// The descriptor of that number, out of the process at the other end of `socket`.
+fn taken_out(socket: &OwnedFd, number: u32) -> memlane_sys::Result<Fd> {
+    let number = i32::try_from(number).map_err(|_| Errno(libc::EBADF))?;
+    let server = sock::peer_pidfd(socket.as_raw_fd())?;
+    memlane_sys::proc::descriptor_of(server.raw(), number)
+}
+
 /// What holds a client and what it has borrowed together. Dropping it gives the volume back.
 #[derive(Debug)]
 pub(crate) struct Borrowed {
@@ -221,7 +275,7 @@ impl Borrowed {
     /// Takes what was offered: its descriptor, and its size in bytes.
     ///
     /// # Errors
-    /// Nobody offers it, a stranger does, or what came is no volume.
+    /// Nobody offers it, a stranger does, what came is no volume, or this process may not trace the server's.
     pub(crate) fn take(token: LoanToken) -> io::Result<(Borrowed, OwnedFd, u64)> {
         let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
         let socket = socket()?;
@@ -234,11 +288,14 @@ impl Borrowed {
         }
         let mut bytes = [0; LEN];
         let received = sock::recv_with_fds(socket.as_raw_fd(), &mut bytes).map_err(io_error)?;
-        let volume = received.fds.into_iter().flatten().next();
+        let sent = received.fds.into_iter().flatten().next();
         let len = received.len.ok_or_else(nonsense)?;
-        let size = size_of(&bytes[..len]).ok_or_else(nonsense)?;
-        let volume = owned(volume.ok_or_else(nonsense)?);
-        Ok((Borrowed { socket }, volume, size))
+        let message = Message::decode(&bytes[..len]).ok_or_else(nonsense)?;
+        let volume = match message.number {
+            None => sent.ok_or_else(nonsense)?,
+            Some(number) => taken_out(&socket, number).map_err(io_error)?,
+        };
+        Ok((Borrowed { socket }, owned(volume), message.size))
     }
 
     /// Does the server want it back, or has it ended?
@@ -301,21 +358,36 @@ mod tests {
 
     #[test]
     fn what_is_offered_is_had_once_and_held_until_it_is_dropped() {
-        let offer = Offer::make(volume(), SIZE).expect("an offer");
-        assert!(!offer.is_held(), "nobody has it yet");
-        let (borrowed, file, size) = Borrowed::take(offer.token()).expect("taken");
-        let length = rustix::fs::fstat(&file).expect("a file").st_size;
-        assert_eq!((size, u64::try_from(length)), (SIZE, Ok(SIZE)));
-        assert!(offer.is_held() && !borrowed.is_over());
-        assert!(Borrowed::take(offer.token()).is_err(), "it is had once");
-        drop(borrowed);
-        assert!(!offer.is_held());
+        for handover in [Handover::Sent, Handover::Taken] {
+            let offered = volume();
+            let inode = |file: &OwnedFd| rustix::fs::fstat(file).expect("a file").st_ino;
+            let which = inode(&offered);
+            let offer = Offer::make(offered, SIZE, handover).expect("an offer");
+            assert!(!offer.is_held(), "nobody has it yet");
+            let (borrowed, file, size) = Borrowed::take(offer.token()).expect("taken");
+            assert_eq!((size, inode(&file)), (SIZE, which), "{handover:?}");
+            assert!(offer.is_held() && !borrowed.is_over());
+            assert!(Borrowed::take(offer.token()).is_err(), "it is had once");
+            drop(borrowed);
+            assert!(!offer.is_held());
+        }
+    }
+
+    #[test]
+    fn what_a_client_takes_itself_is_kept_open_until_the_loan_is_over() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let offer = Offer::make(writer, SIZE, Handover::Taken).expect("an offer");
+        let (borrowed, file, _) = Borrowed::take(offer.token()).expect("taken");
         drop(file);
+        let has_ended = || readable(&reader, Duration::ZERO);
+        assert!(offer.is_held() && !has_ended(), "its number means it still");
+        drop(borrowed);
+        assert!(!offer.is_held() && has_ended());
     }
 
     #[test]
     fn a_server_that_wants_it_back_says_so_and_waits_for_the_client() {
-        let offer = Offer::make(volume(), SIZE).expect("an offer");
+        let offer = Offer::make(volume(), SIZE, Handover::Sent).expect("an offer");
         let (borrowed, _, _) = Borrowed::take(offer.token()).expect("taken");
         offer.end();
         assert!(borrowed.is_over());
@@ -326,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_client_learns_that_its_server_is_gone() {
-        let offer = Offer::make(volume(), SIZE).expect("an offer");
+        let offer = Offer::make(volume(), SIZE, Handover::Sent).expect("an offer");
         let (borrowed, _, _) = Borrowed::take(offer.token()).expect("taken");
         // As if its process had ended: its end of the socket is closed.
         *lock(&offer.state) = State::Over;
@@ -336,7 +408,7 @@ mod tests {
     #[test]
     fn an_offer_that_was_withdrawn_is_not_handed_over_and_keeps_nothing_open() {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
-        let offer = Offer::make(writer, SIZE).expect("an offer");
+        let offer = Offer::make(writer, SIZE, Handover::Sent).expect("an offer");
         let token = offer.token();
         offer.end();
         // The end of a pipe that nobody can write any more.
@@ -349,15 +421,29 @@ mod tests {
     #[test]
     fn the_message_is_as_the_page_shows_it() {
         let page = golden::page("volume-loan");
-        let dump = golden::dump("a volume of 32 MiB is lent", &message(32 << 20));
-        assert!(page.contains(&dump), "not in docs/formats:\n{dump}");
+        for (what, number) in [
+            ("a volume of 32 MiB is lent", None),
+            ("a volume of 32 MiB may be taken as descriptor 17", Some(17)),
+        ] {
+            let message = Message {
+                size: 32 << 20,
+                number,
+            };
+            let dump = golden::dump(what, &message.encode());
+            assert!(page.contains(&dump), "not in docs/formats:\n{dump}");
+            assert_eq!(Message::decode(&message.encode()), Some(message));
+        }
     }
 
     #[test]
     fn what_is_no_message_of_this_version_is_refused() {
-        let right = message(SIZE);
+        let right = Message {
+            size: SIZE,
+            number: None,
+        };
+        let right = right.encode();
         let mut other_version = right;
-        other_version[8] = 2;
+        other_version[8] = 3;
         let mut with_a_meaning = right;
         with_a_meaning[12] = 1;
         let longer = [&right[..], &[0]].concat();
@@ -373,6 +459,14 @@ mod tests {
             assert_eq!(kind, io::ErrorKind::InvalidData, "{bytes:?}");
         }
         assert_eq!(taken_from(&right, None), io::ErrorKind::InvalidData);
-        assert_eq!(size_of(&right), Some(SIZE));
+        // No process has so many.
+        for number in [1 << 30, u32::MAX] {
+            let told = Message {
+                size: SIZE,
+                number: Some(number),
+            };
+            let error = taken_from(&told.encode(), Some(volume()));
+            assert_eq!(error, io::Error::from_raw_os_error(libc::EBADF).kind());
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads into memory of the user's own (a device's region): they are there and nowhere else before, which is counted.
 
 use memlane_block::client::{self, Access, Client, RemoteVolume};
-use memlane_block::server::{ServerConfig as Served, Shared};
+use memlane_block::server::{Lend, ServerConfig as Served, Shared};
 use memlane_block::store::StoreKind;
 use memlane_block::volume::local::{LocalVolume, Options};
 use memlane_block::volume::{Detour, Done, Errno, Io, Lease, Memory, Op, Queue, Volume};
@@ -99,14 +99,14 @@ struct Remote {
 }
 
 fn remote(folder: &Folder, listen: Address) -> Remote {
-    remote_that(false, folder, listen)
+    remote_that(Lend::Never, folder, listen)
 }
 
 /// The same, of a server that lends, or does not.
-fn remote_that(lends: bool, folder: &Folder, listen: Address) -> Remote {
+fn remote_that(lend: Lend, folder: &Folder, listen: Address) -> Remote {
     let config = Served {
         max_io: PART,
-        lend: lends,
+        lend,
         ..Served::new(folder.0.clone())
     };
     let shared = Shared::new(config).unwrap();
@@ -119,7 +119,7 @@ fn remote_that(lends: bool, folder: &Folder, listen: Address) -> Remote {
     };
     let paths = vec![PathAddr::to(server.addresses()[0].clone())];
     let options = client::Options {
-        borrow: lends,
+        borrow: lend != Lend::Never,
         ..client::Options::default()
     };
     let session = open(ClientConfig { engine, paths }).unwrap();
@@ -290,9 +290,14 @@ fn without_a_device_what_is_for_memory_beyond_the_cpu_comes_to_the_lease_which_s
     let folder = Folder::in_memory();
     let memory = Region::create(c"test", SIZE, false).unwrap();
     let memory: Arc<dyn Memory> = Arc::new(BeyondCpu(memory));
-    for (listen, lends) in [(tcp(), false), (local(), false), (local(), true)] {
-        let remote = remote_that(lends, &folder, listen);
-        assert_eq!(remote.volume.is_lent(), lends);
+    for (listen, lend) in [
+        (tcp(), Lend::Never),
+        (local(), Lend::Never),
+        (local(), Lend::ToTracers),
+        (local(), Lend::ToUser),
+    ] {
+        let remote = remote_that(lend, &folder, listen);
+        assert_eq!(remote.volume.is_lent(), lend != Lend::Never, "{lend:?}");
         let mut queue = remote.volume.queue().unwrap();
         let lease = queue.lease_in(&memory, (SIZE - 4096, 4096)).unwrap();
         let read = Io::data(0, Op::Read, 8192, 4096, lease.expect("there are many"));

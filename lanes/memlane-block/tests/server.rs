@@ -3,7 +3,7 @@
 #[allow(dead_code)] // other tests use the rest
 mod server_driver;
 
-use memlane_block::server::{ServerConfig, Shared};
+use memlane_block::server::{Lend, ServerConfig, Shared};
 use memlane_block::store::StoreKind;
 use memlane_block::volume::{EXTENT_LEN, Flags, Op};
 use memlane_block::wire::{Access, CAPS, Close, IoMsg, SessInfo, VERSION, Wish, notice};
@@ -197,7 +197,8 @@ fn a_server_that_lends_offers_each_opener_once_what_is_in_memory() {
     let folder = Folder::below(Path::new("/dev/shm"), "lends");
     folder.file("disk", 1 << 20);
     let stranger = Identity::Local { uid: 12345, pid: 8 };
-    for lend in [false, true] {
+    for lend in [Lend::Never, Lend::ToTracers, Lend::ToUser] {
+        let lends = lend != Lend::Never;
         let mut driver = Driver::of(ServerConfig {
             lend,
             test_volumes: true,
@@ -210,11 +211,11 @@ fn a_server_that_lends_offers_each_opener_once_what_is_in_memory() {
             opened.expect("opened").loan
         };
         let written = loan(one, "disk", RW);
-        assert_eq!(written.is_some(), lend);
+        assert_eq!(written.is_some(), lends, "{lend:?}");
         assert_eq!(loan(one, "disk", RW), written, "it is the same opener");
         let read = loan(two, "disk", RO);
-        assert!(read.is_some() == lend && (read != written || !lend));
-        assert_eq!(loan(one, "mem:1M", RW).is_some(), lend);
+        assert!(read.is_some() == lends && (read != written || !lends));
+        assert_eq!(loan(one, "mem:1M", RW).is_some(), lends);
         assert_eq!(loan(one, "null:1M", RW), None);
         assert_eq!(others.map(|other| loan(other, "disk", RO)), [None, None]);
     }

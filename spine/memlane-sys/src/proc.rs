@@ -1,7 +1,7 @@
 //! Who we are and who is alive.
 
 use crate::errno::{Errno, Result};
-use crate::fd::as_fd;
+use crate::fd::{Fd, as_fd};
 use crate::syscall;
 
 /// This process's id (by system call: right even in the child of a raw clone).
@@ -41,6 +41,17 @@ pub fn memory() -> u64 {
     // SAFETY: `info` is writable and of the size that the kernel fills.
     let _ = unsafe { syscall!(libc::SYS_sysinfo, &raw mut info) };
     info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
+/// A duplicate of descriptor `number` of the process that `pidfd` names. Linux 5.6 or later.
+///
+/// # Errors
+/// `EPERM`: this process may not trace that one, so the kernel refuses. `EBADF`: that process has no such descriptor.
+pub fn descriptor_of(pidfd: i32, number: i32) -> Result<Fd> {
+    // SAFETY: three numbers.
+    let fd = unsafe { syscall!(libc::SYS_pidfd_getfd, pidfd, number, 0) }?;
+    // SAFETY: a new descriptor, nobody else's.
+    Ok(unsafe { Fd::from_raw(as_fd(fd)) })
 }
 
 /// Is there a task (thread or process) of this id? (`kill` promises that for processes only.)

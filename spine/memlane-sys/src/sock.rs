@@ -539,6 +539,35 @@ pub fn peer_uid(fd: i32) -> Result<u32> {
     Ok(cred[1])
 }
 
+/// `SO_PEERPIDFD` (include/uapi/asm-generic/socket.h), since Linux 6.5.
+const SO_PEERPIDFD: i32 = 77;
+
+/// A pidfd of the process that connected an AF_UNIX socket, or that listened for it. It stays that process's whatever becomes of
+/// its number.
+///
+/// # Errors
+/// `ESRCH`: the process has ended, or is of a process namespace that this one cannot see into.
+pub fn peer_pidfd(fd: i32) -> Result<Fd> {
+    if let Ok(pidfd) = option::<i32>(fd, libc::SOL_SOCKET, SO_PEERPIDFD) {
+        // SAFETY: a new descriptor, nobody else's.
+        return Ok(unsafe { Fd::from_raw(pidfd) });
+    }
+    // An older kernel: by its number, which is zero for a process that this one cannot see.
+    let cred: [i32; 3] = option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+    if cred[0] <= 0 {
+        return Err(Errno(libc::ESRCH));
+    }
+    // SAFETY: two numbers.
+    let pidfd = as_fd(unsafe { syscall!(libc::SYS_pidfd_open, cred[0], 0) }?);
+    // SAFETY: a new descriptor, nobody else's.
+    let pidfd = unsafe { Fd::from_raw(pidfd) };
+    // While the connection stands, its process lives, so its number was not another one's.
+    match has_hung_up(fd) {
+        true => Err(Errno(libc::ESRCH)),
+        false => Ok(pidfd),
+    }
+}
+
 /// Sends `data` with `fds` to `to`. Never blocks, never raises SIGPIPE.
 pub fn send_with_fds(sock: i32, to: &UnixName, data: &[u8], fds: &[i32]) -> Result<()> {
     send_message(sock, Some(to), data, fds)

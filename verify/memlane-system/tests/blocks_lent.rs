@@ -1,5 +1,5 @@
-//! `memlane serve --lend`: clients of the same machine and user have the memory of a volume itself. Programs find there what
-//! they wrote, nothing is lost when either side is killed, and a volume never has two writers.
+//! `memlane serve --lend`: clients of the same machine have the memory of a volume itself. Programs find there what they wrote,
+//! nothing is lost when either side is killed, and a volume never has two writers.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -21,14 +21,32 @@ const SIZE: u64 = 32 << 20;
 struct World {
     alone: Alone,
     file: PathBuf,
+    /// The value of `--lend`.
+    to: &'static str,
 }
 
 impl World {
+    /// Clients get what is lent because they run as the server's user.
     fn new(test: &str) -> World {
+        World::that_lends(test, "user")
+    }
+
+    /// Clients get it because they may trace the server. Not every system lets a user do that who is not root.
+    fn by_default(test: &str) -> World {
+        World::that_lends(test, if is_root() { "auto" } else { "user" })
+    }
+
+    fn that_lends(test: &str, to: &'static str) -> World {
         let mut alone = Alone::in_memory(test);
         let file = alone.volume("disk", SIZE);
-        alone.serve(&["--lend", "--test-volumes"]);
-        World { alone, file }
+        alone.serve(&["--lend", to, "--test-volumes"]);
+        World { alone, file, to }
+    }
+
+    /// Kills the server and starts it anew.
+    fn kill_the_server(&mut self) {
+        self.alone.kill();
+        self.alone.serve(&["--lend", self.to, "--test-volumes"]);
     }
 
     /// Maps it by NBD.
@@ -143,8 +161,11 @@ fn fio_finds_what_it_wrote_and_hardly_a_request_reaches_the_server() {
     if !all_here(test, &["fio"]) {
         return;
     }
-    let world = World::new(test);
-    for volume in ["disk", "mem:32M"] {
+    let worlds = [World::new(test), World::by_default("lent-fio-by-default")];
+    for (world, volume) in worlds
+        .iter()
+        .flat_map(|world| [(world, "disk"), (world, "mem:32M")])
+    {
         let mapping = world.nbd("a", volume, &[]);
         assert!(is_lent(&mapping), "{:#}", mapping.show());
         // People are told, too, at either side.
@@ -203,7 +224,7 @@ fn a_server_that_is_killed_again_and_again_loses_nothing_and_lends_anew() {
     if !has_fuse(test) {
         return;
     }
-    let mut world = World::new(test);
+    let mut world = World::by_default(test);
     let mapping = world.fuse("a");
     let mut writer = Writer::new(0, 512, seed());
     let file = file_of(&mapping);
@@ -213,8 +234,7 @@ fn a_server_that_is_killed_again_and_again_loses_nothing_and_lends_anew() {
         std::thread::scope(|scope| {
             scope.spawn(|| writer.work(&file, &over));
             std::thread::sleep(Duration::from_millis(200));
-            world.alone.kill();
-            world.alone.serve(&["--lend", "--test-volumes"]);
+            world.kill_the_server();
             mapping.wait_until_open();
             std::thread::sleep(Duration::from_millis(100));
             over.store(true, Ordering::SeqCst);
@@ -234,7 +254,7 @@ fn a_client_that_is_killed_leaves_what_was_acknowledged_and_the_volume_is_free()
     if !has_fuse(test) {
         return;
     }
-    let world = World::new(test);
+    let world = World::by_default(test);
     let mut writer = Writer::new(0, 512, seed());
     for round in 0..3 {
         let mapping = world.fuse("a");
@@ -264,7 +284,11 @@ fn a_client_that_is_only_stopped_cannot_lose_its_volume_to_another() {
     let mut alone = Alone::in_memory(test);
     let file = alone.volume("disk", SIZE);
     alone.serve(&["--lend", "--heartbeat", "200ms"]);
-    let world = World { alone, file };
+    let world = World {
+        alone,
+        file,
+        to: "user",
+    };
     let mapping = world.nbd("a", "disk", &[]);
     assert!(is_lent(&mapping), "{:#}", mapping.show());
     signal(mapping.pid(), "STOP");
@@ -425,7 +449,7 @@ fn a_lent_file_is_taken_back_before_it_becomes_smaller() {
 }
 
 #[test]
-fn nothing_is_lent_by_tcp_from_a_disk_without_the_flag_or_beyond_a_file_size_limit() {
+fn nothing_is_lent_by_tcp_from_a_disk_against_the_servers_will_or_beyond_a_file_size_limit() {
     let test = "lent-not";
     let world = World::new(test);
     if has("prlimit") {
@@ -459,7 +483,7 @@ fn nothing_is_lent_by_tcp_from_a_disk_without_the_flag_or_beyond_a_file_size_lim
     by_tcp.end();
     let mut plain = Alone::in_memory("lent-without");
     plain.volume("disk", SIZE);
-    plain.serve(&[]);
+    plain.serve(&["--lend", "never"]);
     let not_asked = plain.nbd("a", &plain.local(), "disk", &[]);
     assert!(!is_lent(&not_asked));
     not_asked.end();
@@ -478,40 +502,105 @@ fn another_user_does_without_a_loan_and_root_borrows_from_every_user() {
         return skip(test, "not root, or no setpriv: there is no other user");
     }
     let world = World::new(test);
-    let socket = world.alone.dir().join("theirs");
-    std::fs::create_dir(&socket).expect("a folder");
-    std::os::unix::fs::chown(&socket, Some(65534), Some(65534)).expect("theirs");
-    let frontend = format!("nbd:unix:{}", socket.join("nbd").display());
-    let mut other = Command::new("setpriv");
-    other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-    other.arg(memlane());
-    other.args(["map", "--session", "theirs", "--as", &frontend]);
-    other.args([&world.alone.local(), "disk"]);
-    must(other);
-    let show = |more: &[&str]| {
-        let mut vol = Command::new("setpriv");
-        vol.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        vol.arg(memlane()).args(more);
-        must(vol)
-    };
-    let told = show(&["session", "show", "theirs", "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&told).expect("a document");
-    show(&["vol", "unmap", "disk", "--session", "theirs"]);
-    assert_eq!(told["volumes"][0]["lent"], false, "{told:#}");
-    assert_eq!(told["volumes"][0]["state"], "ok", "{told:#}");
-    // A server of theirs.
-    let root = world.alone.dir().join("theirs/root");
-    std::fs::create_dir(&root).expect("a folder");
-    let name = format!("{}-theirs", world.alone.name());
-    let at = format!("local:{name}");
-    let mut serve = Command::new("setpriv");
-    serve.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-    serve.arg(memlane());
-    serve.args(["serve", "--lend", "--test-volumes", "--name", &name]);
-    serve.args(["--listen", &at, "--root"]).arg(&root);
-    let mut server = Running::start(serve);
-    server.wait_until_said("serving", 1);
-    let mapping = world.alone.nbd("root", &at, "mem:1M", &[]);
-    assert!(is_lent(&mapping), "{:#}", mapping.show());
-    mapping.end();
+    let others = Others::new(&world.alone);
+    assert_eq!(others.is_lent(&world.alone.local(), "disk"), [false]);
+    for to in ["user", "auto"] {
+        let at = format!("{}-{to}", world.alone.name());
+        let server = others.serve(65534, &at, &["--lend", to]);
+        let mapping = world
+            .alone
+            .nbd("root", &format!("local:{at}"), "mem:1M", &[]);
+        assert!(is_lent(&mapping), "{to}: {:#}", mapping.show());
+        mapping.end();
+        drop(server);
+    }
+}
+
+#[test]
+fn a_client_of_the_same_user_borrows_by_default_if_it_may_trace_the_server() {
+    let test = "lent-traced";
+    if !is_root() || !has("setpriv") {
+        return skip(test, "not root, or no setpriv: there is no other user");
+    }
+    if std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .is_ok_and(|scope| scope.trim() != "0")
+    {
+        return skip(test, "processes of one user may not trace each other here");
+    }
+    let alone = Alone::in_memory(test);
+    let others = Others::new(&alone);
+    // A process of the same user may not be traced if it has another group.
+    let (same, other) = (65534, 65533);
+    for (number, (group, lend, expected)) in [
+        (same, &[][..], true),
+        (other, &[], false),
+        (other, &["--lend"], true),
+        (same, &["--lend", "never"], false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let at = format!("{}-{number}", alone.name());
+        let server = others.serve(group, &at, lend);
+        let told = others.is_lent(&format!("local:{at}"), "mem:1M");
+        assert_eq!(told, [expected], "{group} {lend:?}");
+        drop(server);
+    }
+}
+
+/// Another user than root, and what it has.
+struct Others {
+    dir: PathBuf,
+    session: String,
+}
+
+impl Others {
+    fn new(alone: &Alone) -> Others {
+        let dir = alone.dir().join("theirs");
+        std::fs::create_dir_all(dir.join("root")).expect("folders");
+        std::os::unix::fs::chown(&dir, Some(65534), Some(65534)).expect("theirs");
+        let session = format!("{}-theirs", alone.name());
+        Others { dir, session }
+    }
+
+    /// The command of this user, in that group.
+    fn command(&self, group: u32) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", &format!("--regid={group}")]);
+        command.arg("--clear-groups").arg(memlane());
+        command
+    }
+
+    /// Starts a server of that name.
+    fn serve(&self, group: u32, name: &str, more: &[&str]) -> Running {
+        let mut serve = self.command(group);
+        serve.args(["serve", "--test-volumes", "--name", name]);
+        serve.args(["--listen", &format!("local:{name}"), "--root"]);
+        serve.arg(self.dir.join("root")).args(more);
+        let mut server = Running::start(serve);
+        server.wait_until_said("serving", 1);
+        server
+    }
+
+    /// Maps a volume, and tells of each that the session has whether it is lent; all are in order.
+    fn is_lent(&self, at: &str, volume: &str) -> Vec<bool> {
+        let socket = self.dir.join("nbd");
+        let frontend = format!("nbd:unix:{}", socket.display());
+        let memlane = |args: &[&str]| {
+            let mut command = self.command(65534);
+            command.args(args);
+            must(command)
+        };
+        let session = &self.session;
+        memlane(&["map", "--session", session, "--as", &frontend, at, volume]);
+        let told = memlane(&["session", "show", session, "--json"]);
+        let told: serde_json::Value = serde_json::from_str(&told).expect("a document");
+        memlane(&["vol", "unmap", volume, "--session", session]);
+        let volumes = told["volumes"].as_array().expect("volumes");
+        let lent = |volume: &serde_json::Value| {
+            assert_eq!(volume["state"], "ok", "{told:#}");
+            volume["lent"] == true
+        };
+        volumes.iter().map(lent).collect()
+    }
 }

@@ -77,10 +77,10 @@ pub(crate) struct Args {
     /// Serve volumes with names like mem:1G and null:1G, for tests and measurements
     #[arg(long)]
     test_volumes: bool,
-    /// Lend volumes in memory (files of a tmpfs, mem:SIZE) to clients of this machine that run as the same user, or as root:
-    /// they read and write them without asking
-    #[arg(long)]
-    lend: bool,
+    /// Which clients of this machine get the memory of a volume itself, if it is in memory (files of a tmpfs, mem:SIZE): they read and
+    /// write it without asking. Without a value: user
+    #[arg(long, value_enum, default_value_t = Lend::Auto, num_args = 0..=1, default_missing_value = "user", value_name = "WHO")]
+    lend: Lend,
     /// Name of this server for memlane vol
     #[arg(long, default_value = LOCAL)]
     name: String,
@@ -90,6 +90,27 @@ pub(crate) struct Args {
     /// Serve metrics for Prometheus here
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<std::net::SocketAddr>,
+}
+
+/// `--lend`.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Lend {
+    /// Those that may trace this process, as root may: they could change its memory anyway
+    Auto,
+    /// All that run as the same user, or as root
+    User,
+    /// None: all reads and writes go through this process
+    Never,
+}
+
+impl Lend {
+    fn to_whom(self) -> server::Lend {
+        match self {
+            Lend::Auto => server::Lend::ToTracers,
+            Lend::User => server::Lend::ToUser,
+            Lend::Never => server::Lend::Never,
+        }
+    }
 }
 
 impl Args {
@@ -116,7 +137,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         namespace: args.namespace.clone(),
         devices: args.devices,
         test_volumes: args.test_volumes,
-        lend: args.lend,
+        lend: args.lend.to_whom(),
         max_io: geometry.max_io(),
         ..server::ServerConfig::new(args.root.clone())
     })

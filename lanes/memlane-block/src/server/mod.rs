@@ -13,4 +13,4 @@ mod shared;
 
 pub use registry::{Counters, OpenerView, Refusal, VolumeView};
 pub use service::BlockService;
-pub use shared::{ServerConfig, Shared, Snapshot};
+pub use shared::{Lend, ServerConfig, Shared, Snapshot};

@@ -1,7 +1,7 @@
 //! Who has what open: over all sessions and services of a process.
 
 use super::ids::Ids;
-use crate::loan::{LoanToken, Offer, may_borrow};
+use crate::loan::{Handover, LoanToken, Offer, may_borrow};
 use crate::store::{Backing, Failure, Key};
 use crate::volume::{Errno, Op};
 use crate::wire::{AGAIN_MASK, Access, Busy};
@@ -18,9 +18,10 @@ use std::time::{Duration, Instant, SystemTime};
 const REFUSALS: usize = 32;
 /// Volumes taken from sessions that are remembered, so that these do not get them back unawares.
 const TAKEN: usize = 4096;
-/// Most volumes that are lent at a time: each takes a descriptor, and what a client keeps is not among the volumes that its
-/// session has open.
+/// Most volumes that are lent at a time: what a client keeps is not among the volumes that its session has open.
 const LOANS: usize = 1024;
+/// One in so many of the descriptors that the process may have (`RLIMIT_NOFILE`) can be a loan: each takes two.
+const DESCRIPTORS: u64 = 8;
 
 /// A session, as far as others are concerned.
 #[derive(Debug)]
@@ -365,17 +366,22 @@ impl Registry {
 
     /// Offers a volume's memory to the client of this opener, once. `None`: it is not in memory, or nothing more is lent; then
     /// all requests come here.
-    pub(super) fn offer(&self, opener: &Opener, size: u64) -> Option<LoanToken> {
+    pub(super) fn offer(
+        &self,
+        opener: &Opener,
+        size: u64,
+        handover: Handover,
+    ) -> Option<LoanToken> {
         if let Some(offer) = opener.loan.get() {
             return Some(offer.token());
         }
         let openers = self.volumes.values().flatten();
         let offered = openers.filter(|opener| opener.loan.get().is_some()).count();
-        if offered >= LOANS || self.shrinking.contains(opener.backing.key()) {
+        if offered >= most_loans() || self.shrinking.contains(opener.backing.key()) {
             return None;
         }
         let lent = opener.backing.lend(opener.access != Access::ReadOnly);
-        let offer = Offer::make(lent.ok()??, size).ok()?;
+        let offer = Offer::make(lent.ok()??, size, handover).ok()?;
         Some(opener.loan.get_or_init(|| offer).token())
     }
 
@@ -497,6 +503,12 @@ impl Registry {
     }
 }
 
+/// How many volumes may be lent at a time.
+fn most_loans() -> usize {
+    let descriptors = memlane_sys::proc::limit(libc::RLIMIT_NOFILE);
+    usize::try_from(descriptors / DESCRIPTORS).map_or(LOANS, |most| most.min(LOANS))
+}
+
 /// With this many writers, one more is refused.
 fn room(access: Access) -> usize {
     match access {
@@ -551,7 +563,9 @@ mod tests {
             let access = Access::ReadWrite;
             let opener = registry.open(&party, "disk".into(), access, Arc::new(backing));
             let opener = opener.expect("nobody else has it");
-            let token = registry.offer(&opener, 4096).expect("an offer");
+            let token = registry
+                .offer(&opener, 4096, Handover::Sent)
+                .expect("an offer");
             let borrowed = Borrowed::take(token).expect("taken");
             let held = is_held.then_some(borrowed);
             assert_eq!(opener.is_lent(), is_held);

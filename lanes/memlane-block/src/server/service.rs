@@ -1,7 +1,7 @@
 //! One thread's service: what sessions ask, done.
 
 use super::registry::{Denied, Opener, Party, may_join};
-use super::shared::Shared;
+use super::shared::{Lend, Shared};
 use crate::names::Found;
 use crate::store::wakeup::Wakeup;
 use crate::store::{Backing, Completion, Engine, Key, Mode, StoreRequest};
@@ -182,7 +182,7 @@ impl BlockService {
             .get_mut(&job.session)
             .ok_or(Errno(libc::EACCES))?;
         let lacks = |has: bool, cap: u16| if has { 0 } else { cap };
-        let may_borrow = lend && session.party.may_borrow();
+        let may_borrow = lend != Lend::Never && session.party.may_borrow();
         let ours = CAPS & !lacks(boot.is_some(), CAP_BOOT_ID) & !lacks(may_borrow, CAP_LOAN);
         session.caps = info.caps & ours;
         let can_lose = session.caps & CAP_TAKE_OVER != 0;
@@ -222,8 +222,11 @@ impl BlockService {
             (info.read_only, info.trim, info.zeroes, info.max_trim) = (true, false, false, 0);
         }
         let mut rsp = OpenRsp::of(device.opener.id, &info, session.caps);
-        if session.caps & CAP_LOAN != 0 {
-            rsp.loan = self.shared.registry().offer(&device.opener, info.size);
+        if session.caps & CAP_LOAN != 0
+            && let Some(handover) = self.shared.config.lend.handover()
+        {
+            let registry = self.shared.registry();
+            rsp.loan = registry.offer(&device.opener, info.size, handover);
         }
         answer(job, chunk, &rsp.encode())
     }
@@ -305,8 +308,8 @@ impl BlockService {
             Found::Path(path) => Backing::open(path.as_fd(), mode, self.shared.config.direct)?,
             Found::Memory(size) => match existing() {
                 Some(backing) => return Ok(backing),
-                None if self.shared.config.lend => Backing::memory_to_lend(size, full)?,
-                None => Backing::memory(size, full)?,
+                None if self.shared.config.lend == Lend::Never => Backing::memory(size, full)?,
+                None => Backing::memory_to_lend(size, full)?,
             },
             Found::Nothing(size) => Backing::nothing(size, full)?,
         };

@@ -1,6 +1,7 @@
 //! What all services of a process share: the names of its volumes, and who has which of them open.
 
 use super::registry::{Opener, Refusal, Registry, VolumeView};
+use crate::loan::Handover;
 use crate::names::{Found, NameError, Names};
 use crate::store::wakeup::Wakeup;
 use crate::store::{Backing, Direct, Mode, StoreKind};
@@ -37,8 +38,32 @@ pub struct ServerConfig {
     pub volumes: usize,
     /// How often sizes are looked at.
     pub look_every: Duration,
-    /// Volumes in memory are lent to clients of this host that run as the same user, or as root.
-    pub lend: bool,
+    /// Which clients of this host get the memory of a volume, if it is in memory.
+    pub lend: Lend,
+}
+
+/// To which clients of its host a server lends volumes in memory, so that they read and write them without asking.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Lend {
+    /// To none.
+    #[default]
+    Never,
+    /// To those that run as the same user, or as root, and may trace this process (`ptrace(2)`, `PTRACE_MODE_ATTACH_REALCREDS`).
+    /// They could change its memory anyway, so they get nothing that they did not have before.
+    ToTracers,
+    /// To all that run as the same user, or as root.
+    ToUser,
+}
+
+impl Lend {
+    /// How clients get what is lent. `None`: nothing is.
+    pub(super) fn handover(self) -> Option<Handover> {
+        match self {
+            Lend::Never => None,
+            Lend::ToTracers => Some(Handover::Taken),
+            Lend::ToUser => Some(Handover::Sent),
+        }
+    }
 }
 
 impl ServerConfig {
@@ -56,7 +81,7 @@ impl ServerConfig {
             max_io: 126_976,
             volumes: 256,
             look_every: Duration::from_secs(1),
-            lend: false,
+            lend: Lend::Never,
         }
     }
 }

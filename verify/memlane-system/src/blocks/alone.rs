@@ -72,7 +72,8 @@ impl Alone {
         path
     }
 
-    /// Starts the server, at the same places each time.
+    /// Starts the server, at the same places each time. It lends nothing unless `more` says so: what its clients read and write goes
+    /// through it.
     ///
     /// # Panics
     /// If it does not start.
@@ -82,6 +83,9 @@ impl Alone {
         command.arg(self.root());
         command.args(["--listen", &self.local()]);
         command.args(["--listen", &format!("tcp://{}", self.tcp())]);
+        if !more.contains(&"--lend") {
+            command.args(["--lend", "never"]);
+        }
         let mut server = Running::start({
             command.args(more);
             command

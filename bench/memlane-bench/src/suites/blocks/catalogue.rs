@@ -40,6 +40,8 @@ const METHOD: &[&str] = &[
     "Ratios are to the best peer of the same round, over whatever transport it was best; the NBD export over the TCP device, \
      whose volume another machine may serve, is also compared with the best relay: one peer that exports what another exports \
      by TCP; and the export by TCP with the best peer by TCP",
+    "Over the loopback device, the server carries out each request (`memlane serve --lend never`); by default it lends a volume in \
+     memory to clients that may trace it, as here, and these carry out reads and writes themselves",
     "Latency is from the call that begins a request to its end, as the generator sees it; the API is measured by fio (its \
      aims are judged by these rows) and by memlane's own generator",
     "CPU is user and system time of all processes of a system (server, map, generator) for a million requests, less what fio \
@@ -167,7 +169,7 @@ fn goals() -> Vec<Goal> {
             goal(one.id(), metric, of, rivals, aim)
         }));
         let as_good = Aim::AtLeast(1.0);
-        goals.push(goal(one.id(), "rate", "fuse", FILE, as_good));
+        goals.extend(["fuse", "fuse-lent"].map(|of| goal(one.id(), "rate", of, FILE, as_good)));
     }
     for one in &rows::SCENARIOS {
         let aim = Aim::AtMost(one.at_most_ms);

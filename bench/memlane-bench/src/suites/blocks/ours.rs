@@ -71,9 +71,9 @@ pub(super) fn serve(
 /// How a server's volume is reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// By the loopback device.
+    /// By the loopback device, and by the server alone.
     Local,
-    /// In memory that the server lends.
+    /// In memory that the server lends, as it does without a flag.
     Lent,
     Tcp,
 }
@@ -90,10 +90,9 @@ fn server(bench: &Bench, reach: Reach) -> anyhow::Result<(Service, String)> {
         true => listens(pid, port),
         false => listens_at(&socket),
     };
-    let flags: &[&str] = if reach == Reach::Lent {
-        &["--lend"]
-    } else {
-        &[]
+    let flags: &[&str] = match reach {
+        Reach::Lent => &[],
+        Reach::Local | Reach::Tcp => &["--lend", "never"],
     };
     let command = confined(&bench.programs.memlane);
     let service = serve(bench, command, std::slice::from_ref(&at), flags, ready)?;
@@ -119,6 +118,7 @@ pub(super) fn api_across(bench: &Bench) -> anyhow::Result<Running> {
     let port = free_port()?;
     let mut command = confined(&bench.programs.memlane);
     command.args(["serve", "--test-volumes", "--name", &fresh(bench, "serve")]);
+    command.args(["--lend", "never"]);
     command.args(["--listen", &format!("tcp://127.0.0.1:{port}")]);
     command
         .arg("--device")
@@ -199,8 +199,8 @@ pub(super) fn nbd_direct(bench: &Bench, by_tcp: bool) -> anyhow::Result<Running>
 }
 
 /// The file of a mapped volume.
-pub(super) fn fuse(bench: &Bench) -> anyhow::Result<Running> {
-    let (service, at) = server(bench, Reach::Local)?;
+pub(super) fn fuse(bench: &Bench, reach: Reach) -> anyhow::Result<Running> {
+    let (service, at) = server(bench, reach)?;
     let file = bench.scratch.name("fuse");
     let face = format!("fuse:{}", file.display());
     let mapped = Service::start_until(map(bench, &at, &face), &bench.scratch, |_| {

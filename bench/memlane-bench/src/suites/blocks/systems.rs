@@ -27,6 +27,8 @@ pub(super) enum By {
     NbdDirectByTcp,
     /// memlane's file.
     Fuse,
+    /// The same, of memory that the server lends.
+    FuseLent,
     NbdkitMemory,
     NbdkitFile,
     NbdServer,
@@ -83,7 +85,7 @@ const fn long(served: Served) -> Served {
 /// All of them, ours first. Those that do not use TCP use the loopback device, or a unix socket. Exports of ours are at a unix socket,
 /// unless they say otherwise.
 #[rustfmt::skip]
-pub(super) const ALL: [Served; 23] = {
+pub(super) const ALL: [Served; 24] = {
     use By::*;
     const TCP: bool = true;
     [
@@ -99,6 +101,7 @@ pub(super) const ALL: [Served; 23] = {
         long(served("nbd-direct-by-tcp", "memlane, NBD export by TCP of a file in memory, no server", NbdDirectByTcp, !TCP)),
         served("nbd-tcp", "memlane, NBD export, TCP device", Nbd, TCP),
         served("fuse", "memlane, FUSE file, loopback device", Fuse, !TCP),
+        served("fuse-lent", "memlane, FUSE file, memory that the server lends", FuseLent, !TCP),
         swept(served("nbdkit", "nbdkit memory, unix socket", NbdkitMemory, !TCP)),
         served("nbdkit-tcp", "nbdkit memory, TCP", NbdkitMemory, TCP),
         served("nbdkit-file", "nbdkit file in memory, unix socket", NbdkitFile, !TCP),
@@ -135,6 +138,7 @@ impl Served {
                     | By::NbdDirect
                     | By::NbdDirectByTcp
                     | By::Fuse
+                    | By::FuseLent
             ),
         }
     }
@@ -152,7 +156,8 @@ impl Served {
             By::NbdLent => ours::nbd(bench, Reach::Lent),
             By::NbdDirect => ours::nbd_direct(bench, false),
             By::NbdDirectByTcp => ours::nbd_direct(bench, true),
-            By::Fuse => ours::fuse(bench),
+            By::Fuse => ours::fuse(bench, Reach::Local),
+            By::FuseLent => ours::fuse(bench, Reach::Lent),
             By::NbdkitMemory => peers::nbdkit_memory(bench, tcp),
             By::NbdkitFile => peers::nbdkit_file(bench, tcp),
             By::NbdServer => peers::nbd_server(bench, tcp),
@@ -168,7 +173,7 @@ impl Served {
         let needed: &[&str] = match self.by {
             By::Api | By::ApiAcross => &[],
             By::Engine | By::EngineLent | By::Nbd | By::NbdLent => &["fio"],
-            By::NbdDirect | By::NbdDirectByTcp | By::Fuse => &["fio"],
+            By::NbdDirect | By::NbdDirectByTcp | By::Fuse | By::FuseLent => &["fio"],
             By::NbdkitMemory | By::NbdkitFile | By::NbdkitRelay => &["nbdkit", "fio"],
             By::NbdServer => &["nbd-server", "fio"],
             By::Qsd | By::QsdFuse | By::QsdRelay => &["qemu-storage-daemon", "fio"],
@@ -205,7 +210,7 @@ mod tests {
             assert!(!twice, "{}", system.id);
         }
         let ours = ALL.iter().filter(|served| served.system().ours).count();
-        assert_eq!((ours, ALL.len() - ours), (12, 11));
+        assert_eq!((ours, ALL.len() - ours), (13, 11));
         // The sweep compares, too.
         let swept = |ours| {
             let mut all = ALL.iter().filter(|served| served.in_sweep);
