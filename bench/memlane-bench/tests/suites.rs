@@ -512,8 +512,8 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
         ),
         (
             "blocks",
-            3 + 2 + 23 + 10 + 18 + 4,
-            "fio-tcp api-local api-region nbd-direct nbd-lent fio-lent fuse nbd-server-tcp qsd-fuse qsd-relay randwrite-qd32-jobs8 seqread randwrite-x64 gap-cut-1",
+            3 + 2 + 24 + 10 + 18 + 4,
+            "fio-tcp api-local api-region nbd-direct nbd-lent fio-lent fuse fuse-lent nbd-server-tcp qsd-fuse qsd-relay randwrite-qd32-jobs8 seqread randwrite-x64 gap-cut-1",
         ),
         (
             "packets",

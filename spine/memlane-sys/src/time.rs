@@ -92,16 +92,47 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Measures how many `ticks` make a microsecond (spends ~50 µs).
+/// How long [`measure_ticks_per_us`] measures.
+const MEASURED_NS: u64 = 50_000;
+
+/// One moment, by both clocks.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    ns: u64,
+    ticks: u64,
+    /// Ticks that went by while the nanoseconds were read. Many of them: the thread lost its CPU meanwhile, and the two times are
+    /// not of one moment.
+    doubt: u64,
+}
+
+/// Measures how many `ticks` make a microsecond (spends ~50 µs). A thread that loses its CPU meanwhile measures for longer, and as
+/// exactly.
 pub fn measure_ticks_per_us() -> u64 {
-    let (n0, t0) = (now_ns(), ticks());
-    loop {
-        let n = now_ns();
-        if n.saturating_sub(n0) >= 50_000 {
-            let per_us = ticks().wrapping_sub(t0) * 1000 / (n - n0).max(1);
-            return per_us.max(1);
+    let begin = certain_moment(this_moment);
+    while now_ns().saturating_sub(begin.ns) < MEASURED_NS {}
+    let end = certain_moment(this_moment);
+    let ns = end.ns.saturating_sub(begin.ns).max(1);
+    (end.ticks.wrapping_sub(begin.ticks) * 1000 / ns).max(1)
+}
+
+fn this_moment() -> Moment {
+    let before = ticks();
+    let ns = now_ns();
+    let doubt = ticks().wrapping_sub(before);
+    let ticks = before.wrapping_add(doubt / 2);
+    Moment { ns, ticks, doubt }
+}
+
+/// The most certain of a few moments.
+fn certain_moment(mut look: impl FnMut() -> Moment) -> Moment {
+    let mut best = look();
+    for _ in 1..4 {
+        let next = look();
+        if next.doubt < best.doubt {
+            best = next;
         }
     }
+    best
 }
 
 #[cfg(test)]
@@ -118,6 +149,20 @@ mod tests {
         let after = [now_ns(), wall_ns()];
         for n in [0, 1] {
             assert!(before[n] <= between[n] && between[n] <= after[n]);
+        }
+    }
+
+    #[test]
+    fn a_moment_at_which_the_thread_lost_its_cpu_does_not_count() {
+        for lost in 0..4 {
+            let mut looks = 0;
+            let moment = certain_moment(|| {
+                let doubt = if looks == lost { 8_000_000 } else { 60 + looks };
+                looks += 1;
+                let (ns, ticks) = (looks, looks);
+                Moment { ns, ticks, doubt }
+            });
+            assert!(moment.doubt < 100, "{moment:?}");
         }
     }
 }
