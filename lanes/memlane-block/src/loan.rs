@@ -12,6 +12,7 @@
 use memlane_sys::{Errno, fd::Fd, sock};
 use memlane_wait::mutex::lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{
     AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
     connect, listen, recv, shutdown, socket_with,
@@ -258,8 +259,13 @@ impl Drop for Offer {
 
 // ---- the client's side ----
 
-/// The descriptor of that number, out of the process at the other end of `socket`.
-fn taken_out(socket: &OwnedFd, number: u32) -> memlane_sys::Result<Fd> {
+/// The descriptor of that number, out of the process at the other end of `socket`, if it is `teller`, who told the number. Another one
+/// could name a descriptor of a process that it made listen, and that this process may trace, but it itself may not.
+fn taken_out(socket: &OwnedFd, teller: i32, number: u32) -> memlane_sys::Result<Fd> {
+    let listens = sock::peer_cred(socket.as_raw_fd())?.pid;
+    if teller == 0 || teller != listens {
+        return Err(Errno(libc::EPERM));
+    }
     let number = i32::try_from(number).map_err(|_| Errno(libc::EBADF))?;
     let server = sock::peer_pidfd(socket.as_raw_fd())?;
     memlane_sys::proc::descriptor_of(server.raw(), number)
@@ -279,6 +285,8 @@ impl Borrowed {
     pub(crate) fn take(token: LoanToken) -> io::Result<(Borrowed, OwnedFd, u64)> {
         let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
         let socket = socket()?;
+        // The kernel says who has sent a message.
+        set_socket_passcred(&socket, true)?;
         connect(&socket, &address(token)?)?;
         if !user_of(&socket).is_some_and(may_lend) {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -293,7 +301,7 @@ impl Borrowed {
         let message = Message::decode(&bytes[..len]).ok_or_else(nonsense)?;
         let volume = match message.number {
             None => sent.ok_or_else(nonsense)?,
-            Some(number) => taken_out(&socket, number).map_err(io_error)?,
+            Some(number) => taken_out(&socket, received.cred.pid, number).map_err(io_error)?,
         };
         Ok((Borrowed { socket }, owned(volume), message.size))
     }
@@ -383,6 +391,34 @@ mod tests {
         assert!(offer.is_held() && !has_ended(), "its number means it still");
         drop(borrowed);
         assert!(!offer.is_held() && has_ended());
+    }
+
+    #[test]
+    fn the_descriptor_of_a_process_that_has_not_told_its_number_is_not_taken() {
+        let token = NonZeroU64::new(memlane_sys::proc::random_u64().expect("a number"));
+        let token = token.expect("not zero");
+        let door = socket().expect("a socket");
+        bind(&door, &address(token).expect("a name")).expect("bound");
+        listen(&door, 1).expect("it listens");
+        let volume = volume();
+        let number = u32::try_from(volume.as_raw_fd()).ok();
+        let message = Message { size: SIZE, number }.encode();
+        // SAFETY: the child makes system calls only, allocates nothing, and ends without running anything of its parent's.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let came = readable(&door, OFFER_STANDS);
+            let client = accept_with(&door, SocketFlags::CLOEXEC);
+            let told = client
+                .is_ok_and(|client| sock::send_to_peer(client.as_raw_fd(), &message, &[]).is_ok());
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(!came || !told)) };
+        }
+        let refused = Borrowed::take(token).map(|_| ()).expect_err("refused");
+        let mut status = 0;
+        // SAFETY: `status` is alive.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((ended, status), (child, 0), "it has told the number");
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
     }
 
     #[test]

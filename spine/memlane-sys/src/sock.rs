@@ -532,11 +532,18 @@ pub fn has_hung_up(fd: i32) -> bool {
     n.is_ok() && asked.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
 }
 
+/// Who connected an AF_UNIX socket, or listened for it, by the kernel's word. The process is zero if it is of a namespace that this
+/// one cannot see into.
+pub fn peer_cred(fd: i32) -> Result<Cred> {
+    // As `ucred`: process, user, group.
+    let [pid, uid, gid]: [u32; 3] = option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+    let pid = pid.cast_signed();
+    Ok(Cred { pid, uid, gid })
+}
+
 /// The user at the other end of a connected AF_UNIX socket, by the kernel's word.
 pub fn peer_uid(fd: i32) -> Result<u32> {
-    // As `ucred`: process, user, group.
-    let cred: [u32; 3] = option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
-    Ok(cred[1])
+    Ok(peer_cred(fd)?.uid)
 }
 
 /// `SO_PEERPIDFD` (include/uapi/asm-generic/socket.h), since Linux 6.5.
@@ -552,13 +559,13 @@ pub fn peer_pidfd(fd: i32) -> Result<Fd> {
         // SAFETY: a new descriptor, nobody else's.
         return Ok(unsafe { Fd::from_raw(pidfd) });
     }
-    // An older kernel: by its number, which is zero for a process that this one cannot see.
-    let cred: [i32; 3] = option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
-    if cred[0] <= 0 {
+    // An older kernel: by its number.
+    let pid = peer_cred(fd)?.pid;
+    if pid <= 0 {
         return Err(Errno(libc::ESRCH));
     }
     // SAFETY: two numbers.
-    let pidfd = as_fd(unsafe { syscall!(libc::SYS_pidfd_open, cred[0], 0) }?);
+    let pidfd = as_fd(unsafe { syscall!(libc::SYS_pidfd_open, pid, 0) }?);
     // SAFETY: a new descriptor, nobody else's.
     let pidfd = unsafe { Fd::from_raw(pidfd) };
     // While the connection stands, its process lives, so its number was not another one's.
