@@ -367,6 +367,11 @@ mod tests {
 
     /// A process with one thread, as the command is: holds signals, and says what it does.
     fn child(holds: bool, mut says: File) -> i32 {
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            // Whoever has started the tests may ignore them, as a shell does for what runs in the background.
+            // SAFETY: no handler.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
         let mut put_back = says.try_clone().unwrap();
         let signals = Signals::held();
         if holds {
