@@ -377,7 +377,8 @@ impl Registry {
         }
         let openers = self.volumes.values().flatten();
         let offered = openers.filter(|opener| opener.loan.get().is_some()).count();
-        if offered >= most_loans() || self.shrinking.contains(opener.backing.key()) {
+        let descriptors = memlane_sys::proc::limit(libc::RLIMIT_NOFILE);
+        if offered >= most_loans(descriptors) || self.shrinking.contains(opener.backing.key()) {
             return None;
         }
         let lent = opener.backing.lend(opener.access != Access::ReadOnly);
@@ -503,9 +504,8 @@ impl Registry {
     }
 }
 
-/// How many volumes may be lent at a time.
-fn most_loans() -> usize {
-    let descriptors = memlane_sys::proc::limit(libc::RLIMIT_NOFILE);
+/// How many volumes a process may lend at a time that may have so many descriptors.
+fn most_loans(descriptors: u64) -> usize {
     usize::try_from(descriptors / DESCRIPTORS).map_or(LOANS, |most| most.min(LOANS))
 }
 
@@ -544,6 +544,12 @@ mod tests {
     use crate::store::{Direct, Mode};
     use rustix::fs::{FlockOperation, Mode as Permissions, OFlags, flock};
     use std::os::fd::AsFd as _;
+
+    #[test]
+    fn loans_leave_most_descriptors_to_clients_and_files() {
+        let most = [0, 256, 1024, 1 << 20, u64::MAX].map(most_loans);
+        assert_eq!(most, [0, 32, 128, LOANS, LOANS]);
+    }
 
     #[test]
     fn a_registry_that_ends_frees_no_file_that_a_client_may_still_write() {
