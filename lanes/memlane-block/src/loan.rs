@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 /// "MLVOLUME".
 const MAGIC: [u8; 8] = *b"MLVOLUME";
-/// Of a message that comes with the descriptor.
+/// The version of a message that comes with the descriptor.
 const SENT: u16 = 1;
-/// Of a message that tells the descriptor's number in the server's process.
+/// The version of a message that tells the descriptor's number in the server's process.
 const TOLD: u16 = 2;
 /// Bytes of a message.
 const LEN: usize = 24;
@@ -72,8 +72,8 @@ fn owned(file: Fd) -> OwnedFd {
 pub(crate) enum Handover {
     /// It comes with the message.
     Sent,
-    /// The client takes it out of the server's process. The kernel lets it do so if it may trace that process, and then it could
-    /// have changed the volume before.
+    /// The client takes it out of the server's process. The kernel allows that to a process that may trace the server. Such a
+    /// process could change the server's memory, and so the volume, without any loan.
     Taken,
 }
 
@@ -259,8 +259,10 @@ impl Drop for Offer {
 
 // ---- the client's side ----
 
-/// The descriptor of that number, out of the process at the other end of `socket`, if it is `teller`, who told the number. Another one
-/// could name a descriptor of a process that it made listen, and that this process may trace, but it itself may not.
+/// Takes the descriptor of that number out of the process that listens at the other end of `socket`.
+///
+/// `teller` is the process that sent the number, by the kernel's word. It has to be the one that listens: a hostile server could
+/// otherwise name a descriptor of another process, which this one may trace and the server may not.
 fn taken_out(socket: &OwnedFd, teller: i32, number: u32) -> memlane_sys::Result<Fd> {
     let listens = sock::peer_cred(socket.as_raw_fd())?.pid;
     if teller == 0 || teller != listens {
@@ -495,7 +497,7 @@ mod tests {
             assert_eq!(kind, io::ErrorKind::InvalidData, "{bytes:?}");
         }
         assert_eq!(taken_from(&right, None), io::ErrorKind::InvalidData);
-        // No process has so many.
+        // These are larger than any descriptor of a process.
         for number in [1 << 30, u32::MAX] {
             let told = Message {
                 size: SIZE,

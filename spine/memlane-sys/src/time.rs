@@ -100,8 +100,8 @@ const MEASURED_NS: u64 = 50_000;
 struct Moment {
     ns: u64,
     ticks: u64,
-    /// Ticks that went by while the nanoseconds were read. Many of them: the thread lost its CPU meanwhile, and the two times are
-    /// not of one moment.
+    /// Ticks that went by while the nanoseconds were read. If they are many, the thread lost its CPU meanwhile, and the two times
+    /// are not of one moment.
     doubt: u64,
 }
 

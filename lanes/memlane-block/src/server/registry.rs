@@ -20,7 +20,8 @@ const REFUSALS: usize = 32;
 const TAKEN: usize = 4096;
 /// Most volumes that are lent at a time: what a client keeps is not among the volumes that its session has open.
 const LOANS: usize = 1024;
-/// One in so many of the descriptors that the process may have (`RLIMIT_NOFILE`) can be a loan: each takes two.
+/// The process's limit of descriptors (`RLIMIT_NOFILE`) divided by this is how many volumes it may lend. Each loan takes two
+/// descriptors, so all loans together take a quarter.
 const DESCRIPTORS: u64 = 8;
 
 /// A session, as far as others are concerned.
@@ -504,7 +505,7 @@ impl Registry {
     }
 }
 
-/// How many volumes a process may lend at a time that may have so many descriptors.
+/// The most volumes that a process lends at a time, if its limit is this number of descriptors.
 fn most_loans(descriptors: u64) -> usize {
     usize::try_from(descriptors / DESCRIPTORS).map_or(LOANS, |most| most.min(LOANS))
 }
