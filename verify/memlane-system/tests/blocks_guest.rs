@@ -45,6 +45,14 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
 }
 
+/// A guest that also has this machine's program of that name, in `/usr/bin`.
+fn with_program(guest: Guest, name: &str) -> Guest {
+    let found = run("sh", &["-c", &format!("command -v {name}")]);
+    let to = format!("/usr/bin/{name}");
+    let guest = guest.program(Path::new(found.trim()), &to);
+    guest.expect("its libraries")
+}
+
 // ---- booting from a volume --------------------------------------------------
 
 /// Reads, writes and reads back on its own root; `@` stands for the sum of what was there from the beginning.
@@ -337,11 +345,7 @@ fn over_a_network_that_delays_loses_and_reorders_every_block_is_right() {
         .program(&stripped(&memlane(), folder.path()), "/bin/memlane")
         .expect("its libraries");
     for name in programs {
-        let found = run("sh", &["-c", &format!("command -v {name}")]);
-        let to = format!("/usr/bin/{name}");
-        guest = guest
-            .program(Path::new(found.trim()), &to)
-            .expect("its libraries");
+        guest = with_program(guest, name);
     }
     let said = guest.start(BAD_NETWORK).finish();
     assert!(
@@ -350,4 +354,69 @@ fn over_a_network_that_delays_loses_and_reorders_every_block_is_right() {
         said.console
     );
     println!("{}", said.console);
+}
+
+// ---- who may borrow ---------------------------------------------------------
+
+/// A user's server lends a volume in memory by default. Its own client and root's map that, for each value of Yama's
+/// `ptrace_scope`: only root may trace other processes at 1 and 2, and nobody may at 3, which stays until the next boot.
+const BORROWERS: &str = r#"
+scope=/proc/sys/kernel/yama/ptrace_scope
+cat $scope
+for user in 0 1000; do
+    mkdir -m 700 /tmp/of-$user
+    chown $user:$user /tmp/of-$user
+done
+as() {
+    user=$1
+    shift
+    /usr/bin/setpriv --reuid $user --regid $user --clear-groups env XDG_RUNTIME_DIR=/tmp/of-$user "$@"
+}
+as 1000 memlane serve --root /tmp/of-1000 --listen local:lends --test-volumes >/tmp/served 2>&1 &
+until grep -q serving /tmp/served; do sleep 0.2; done
+borrows() {
+    as $1 memlane map --session of-$1 --as nbd:unix:/tmp/of-$1/socket local:lends mem:1M >/dev/null
+    as $1 memlane vol ls >/tmp/told
+    as $1 memlane vol unmap mem:1M --session of-$1 >/dev/null
+    grep -q 'of-'$1 /tmp/told
+    if grep 'of-'$1 /tmp/told | grep -q 'ok, lent'; then echo yes; else echo no; fi
+}
+for n in 0 1 2 3; do
+    echo $n >$scope
+    echo "scope $n: user $(borrows 1000), root $(borrows 0)"
+done
+"#;
+
+#[test]
+#[ignore = "a minute: ./dev test-kernels"]
+fn a_client_borrows_a_volume_exactly_where_its_kernel_would_let_it_trace_the_server() {
+    let test = "borrowers";
+    // Linux 6.1 has no `SO_PEERPIDFD`, and 6.12 has.
+    for package in [STOCK, NEWER] {
+        let Some(kernel) = kernel(test, package) else {
+            return;
+        };
+        if !has("setpriv") {
+            return eprintln!("SKIPPED {test}: no setpriv");
+        }
+        let folder = TempDir::new(test);
+        let guest = Guest::new(&kernel)
+            .memory(512)
+            .limit(LIMIT)
+            .program(&stripped(&memlane(), folder.path()), "/bin/memlane")
+            .expect("its libraries");
+        let said = with_program(guest, "setpriv").start(BORROWERS).finish();
+        let scopes = said
+            .console
+            .lines()
+            .filter(|line| line.starts_with("scope"));
+        let scopes: Vec<&str> = scopes.map(str::trim).collect();
+        let expected = [
+            "scope 0: user yes, root yes",
+            "scope 1: user no, root yes",
+            "scope 2: user no, root yes",
+            "scope 3: user no, root no",
+        ];
+        assert!(said.ok && scopes == expected, "{package}: {}", said.console);
+    }
 }

@@ -297,6 +297,12 @@ pub struct Handshake {
 }
 
 impl Handshake {
+    /// Is it as [`Self::NEW`] is, since its first step was never due?
+    #[inline]
+    pub fn has_not_begun(&self) -> bool {
+        self.stage == Stage::Idle && self.since == 0 && self.tries == 0
+    }
+
     /// Do its messages go over a channel that the agent made?
     pub fn by_channel(&self) -> bool {
         self.channel >= 0

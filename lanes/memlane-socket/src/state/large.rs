@@ -161,9 +161,10 @@ fn address(conn: &Conn) -> *mut Conn {
 
 /// The connection is over, and no thread uses it: its ring of `ring` bytes does not count any more.
 pub fn end(conn: &Conn, ring: usize) {
-    if conn.seen.fetch_and(!SEEN_LARGE, Ordering::Relaxed) & SEEN_LARGE == 0 {
+    if conn.seen.load(Ordering::Relaxed) & SEEN_LARGE == 0 {
         return;
     }
+    conn.seen.fetch_and(!SEEN_LARGE, Ordering::Relaxed);
     BYTES.fetch_sub(ring as u64, Ordering::Relaxed);
     STREAMS.end(address(conn));
 }

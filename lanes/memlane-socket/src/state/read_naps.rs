@@ -71,6 +71,9 @@ impl ReadNaps {
 
     /// Takes back the descriptor, if the thread that napped has not come for it, and its claim; 0: none.
     pub fn take_back(&self) -> i32 {
+        if self.kept.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
         let kept = self.kept.swap(0, Ordering::AcqRel);
         if kept != 0 {
             self.sleeper.store(0, Ordering::Release);

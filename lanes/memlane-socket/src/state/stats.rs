@@ -109,8 +109,13 @@ pub fn close_entry(conn: &Conn) {
     let (Some(e), Some(h)) = (entry(conn), header()) else {
         return;
     };
+    // No thread counts for this connection any more.
     let add = |c: Counter, from: &AtomicU64| {
-        h.counters[c as usize].fetch_add(from.swap(0, Relaxed), Relaxed);
+        let sum = from.load(Relaxed);
+        if sum != 0 {
+            from.store(0, Relaxed);
+            h.counters[c as usize].fetch_add(sum, Relaxed);
+        }
     };
     if e.state.load(Relaxed) == ConnState::Tcp as u32
         && e.reason.load(Relaxed) == Reason::TOO_YOUNG.0

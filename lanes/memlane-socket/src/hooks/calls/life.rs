@@ -2,7 +2,7 @@
 
 use crate::real;
 use crate::real::{errno, set_errno};
-use crate::state::conn::{Role, SEEN_DATA};
+use crate::state::conn::{Conn, Role, SEEN_DATA};
 use crate::state::process::{self, conn_of};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -15,10 +15,10 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if fd < 0 {
         return fd;
     }
-    process::forget(fd);
     let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
         && kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    process::forget(fd);
     if tcp && process::enabled() {
         let keep = errno();
         if let Some(conn) = process::open_conn(fd, Role::Connected, kind & libc::SOCK_NONBLOCK != 0)
@@ -156,16 +156,23 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
 pub fn before_close(fd: c_int) {
     if let Some(conn) = conn_of(fd)
         && process::is_last(&conn)
+        && (conn.upgraded() || crate::state::trace::on())
     {
-        let keep = errno();
-        if crate::state::trace::on() {
-            crate::state::trace::closing(&conn, true, crate::protocol::lane::unread(&conn) > 0);
-        }
-        crate::protocol::lane::naps::keep_for_reader(&conn);
-        crate::protocol::lane::closing(&conn);
-        crate::protocol::lane::naps::await_reader(&conn);
-        set_errno(keep);
+        ends(&conn);
     }
+}
+
+/// Ends a connection's lane, and tells a tracer, before the last descriptor of this process is closed.
+#[inline(never)]
+fn ends(conn: &Conn) {
+    let keep = errno();
+    if crate::state::trace::on() {
+        crate::state::trace::closing(conn, true, crate::protocol::lane::unread(conn) > 0);
+    }
+    crate::protocol::lane::naps::keep_for_reader(conn);
+    crate::protocol::lane::closing(conn);
+    crate::protocol::lane::naps::await_reader(conn);
+    set_errno(keep);
 }
 
 /// `close(2)`.

@@ -815,6 +815,13 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
 pub fn abandon(conn: &'static Conn) {
     // SAFETY: the last hold is gone: nobody else looks at `hs` but `deliver`, which takes hs_lock.
     let hs = unsafe { &mut *conn.hs.get() };
+    if !hs.has_not_begun() || conn.upgraded() {
+        abandon_begun(conn, hs);
+    }
+}
+
+#[cold]
+fn abandon_begun(conn: &Conn, hs: &mut Handshake) {
     if matches!(hs.stage, Stage::Asking | Stage::Accepted | Stage::Proposed) {
         stop_waiting();
     }

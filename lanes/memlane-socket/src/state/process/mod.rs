@@ -201,13 +201,13 @@ pub fn enabled() -> bool {
 
 /// Makes the tables, when the process makes its first TCP socket or epoll set. `false`: there is no memory, and
 /// everything stays as without memlane.
+#[inline(always)]
 pub fn tables() -> bool {
-    if PROCESS.tables.load(Ordering::Acquire) {
-        return true;
-    }
-    if !enabled() {
-        return false;
-    }
+    PROCESS.tables.load(Ordering::Acquire) || enabled() && first_tables()
+}
+
+#[cold]
+fn first_tables() -> bool {
     let Some(_held) = PROCESS.pool_lock.lock() else {
         return false;
     };
@@ -469,8 +469,17 @@ pub fn note_uring(n: i32) -> bool {
 }
 
 /// Makes descriptor `n` refer to nothing, before it is closed.
+#[inline(always)]
 pub fn forget(n: i32) {
-    let Some(entry) = slot(n) else { return };
+    // Only the program's own calls on this descriptor give it a meaning.
+    if let Some(entry) = slot(n)
+        && entry.load(Ordering::Relaxed) != 0
+    {
+        forget_what_is_at(entry, n);
+    }
+}
+
+fn forget_what_is_at(entry: &AtomicUsize, n: i32) {
     let value = entry.swap(0, Ordering::AcqRel);
     if matches!(value, 0 | TCP_LISTENER) {
         return;
@@ -655,7 +664,7 @@ fn reset_shared(shared: &SharedState) {
 }
 
 fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
-    conn.generation.fetch_add(1, Ordering::AcqRel);
+    let uses = conn.generation.fetch_add(1, Ordering::AcqRel);
     conn.closing.store(0, Ordering::Relaxed);
     conn.barred
         .store(PROCESS.frozen.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -683,7 +692,11 @@ fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.naps.reset();
     conn.poller.set(Sleeper::NOBODY);
     // SAFETY: the connection is not published yet: no other thread reads it.
-    unsafe { *conn.hs.get() = Handshake::NEW };
+    let handshake = unsafe { &mut *conn.hs.get() };
+    // Most connections of a program whose connections are short leave it as it was.
+    if uses == 0 || !handshake.has_not_begun() {
+        *handshake = Handshake::NEW;
+    }
     conn.regs.reset(index);
 }
 

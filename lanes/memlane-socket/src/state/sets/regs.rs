@@ -56,6 +56,9 @@ impl Regs {
 
     /// Gives those from the pool back. They are in no set any more.
     pub fn give_back(&self) {
+        if !self.has_more() {
+            return;
+        }
         let mut at = self.more.swap(core::ptr::null_mut(), Ordering::AcqRel);
         while let Some(spare) = spare_ref(at) {
             at = spare.next.load(Ordering::Relaxed);
