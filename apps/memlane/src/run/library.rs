@@ -1,6 +1,8 @@
 //! Where the preload library is, and whether it is this program's own.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +14,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What stands in the library before its version, and what behind it.
 const MARK: &[u8] = b"memlane-preload of version: <";
 const MARK_END: u8 = b'>';
+/// The most bytes of a version and of [`MARK_END`].
+const VERSION_MOST: usize = 32;
+/// A library is read in pieces of this many bytes.
+const PIECE: u64 = 64 * 1024;
 
 /// The library to preload: the one that is named, or the one that belongs to this program.
 pub(crate) fn find(named: Option<OsString>) -> anyhow::Result<PathBuf> {
@@ -92,11 +98,28 @@ fn places(exe: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// The version that a library says it is of; `None`: it says nothing.
+/// The version that a library says it is of; `None`: it says nothing. The mark is near the beginning, and a library with debug
+/// information is long: so this reads no further than it must.
 fn version_of(library: &Path) -> Option<String> {
-    let bytes = std::fs::read(library).ok()?;
-    let at = memmem::find(&bytes, MARK)? + MARK.len();
-    let rest = bytes.get(at..at + 32)?;
+    let mut file = File::open(library).ok()?;
+    let mut read = Vec::new();
+    loop {
+        let before = read.len();
+        let more = Read::by_ref(&mut file).take(PIECE).read_to_end(&mut read);
+        if more.ok()? == 0 {
+            return None;
+        }
+        // The mark and the version may begin in the piece before.
+        let from = before.saturating_sub(MARK.len() + VERSION_MOST);
+        if let Some(version) = version_in(&read[from..]) {
+            return Some(version);
+        }
+    }
+}
+
+fn version_in(bytes: &[u8]) -> Option<String> {
+    let at = memmem::find(bytes, MARK)? + MARK.len();
+    let rest = bytes.get(at..at + VERSION_MOST)?;
     let end = rest.iter().position(|b| *b == MARK_END)?;
     String::from_utf8(rest[..end].to_vec()).ok()
 }
@@ -150,11 +173,16 @@ mod tests {
         };
         let mut bytes = b"\x7fELF...".to_vec();
         assert_eq!(told(&bytes), None);
+        assert_eq!(told(&[0; 200_000]), None);
         bytes.extend_from_slice(MARK);
         assert_eq!(told(&bytes), None, "cut short");
         bytes.extend_from_slice(b"0.0.9>");
         bytes.resize(200, 0);
         assert_eq!(told(&bytes).as_deref(), Some("0.0.9"));
+        for before in [PIECE - 1, PIECE - 30, PIECE - 40, 3 * PIECE + 7] {
+            let far = [&vec![0; usize::try_from(before).unwrap()][..], &bytes].concat();
+            assert_eq!(told(&far).as_deref(), Some("0.0.9"), "{before}");
+        }
         let refused = find(Some(path.into())).unwrap_err().to_string();
         assert!(refused.contains("of version 0.0.9"), "{refused}");
         std::fs::remove_dir_all(&dir).unwrap();

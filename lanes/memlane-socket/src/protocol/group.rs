@@ -31,7 +31,7 @@ use crate::state::process::{self, PROCESS};
 use crate::state::sets::Sleeper;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use memlane_core::layout::{
     self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, ReadyWords,
     SLOTS, TCP_ONLY,
@@ -138,6 +138,10 @@ struct Tables {
 // SAFETY: guarded by PROCESS.group_lock.
 unsafe impl Sync for Tables {}
 
+/// Has there been any group since this process began? Written with the lock held, and in the child of a fork, which has one
+/// thread.
+static USED: AtomicBool = AtomicBool::new(false);
+
 static TABLES: Tables = Tables {
     groups: UnsafeCell::new([const { Group::NONE }; GROUPS]),
     own: UnsafeCell::new([const { OwnChunk::NONE }; CHUNKS]),
@@ -202,6 +206,7 @@ pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> 
         .iter()
         .position(|g| g.gid == 0)
         .ok_or(Reason::MAX_DMB)?;
+    USED.store(true, Ordering::Relaxed);
     groups[i] = Group {
         gid,
         pid,
@@ -834,6 +839,10 @@ pub fn detach(dmb: &Dmb) {
 /// Forgets the parent's groups in the child of a fork. The mappings stay, because inherited connections may still have
 /// bytes in them.
 pub fn forget_all() {
+    if !USED.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    // A write would give the child a page of its own, so only what is not as it was at first is written.
     // SAFETY: the child has one thread, and nobody holds the lock.
     unsafe {
         for g in &mut *TABLES.groups.get() {
@@ -842,11 +851,15 @@ pub fn forget_all() {
             }
         }
         for c in &mut *TABLES.own.get() {
-            (c.ring_size, c.their_bell) = (0, 0);
+            if (c.ring_size, c.their_bell) != (0, 0) {
+                (c.ring_size, c.their_bell) = (0, 0);
+            }
         }
         for c in &mut *TABLES.peers.get() {
             // The bell stays, for the connections that the child has inherited.
-            (c.base, c.bell) = (None, 0);
+            if c.base.is_some() || c.bell != 0 {
+                (c.base, c.bell) = (None, 0);
+            }
         }
     }
     across::forget_all();

@@ -36,7 +36,10 @@ impl Account {
     }
 
     fn forget(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        // A write would give the child a page of its own.
+        if self.0.load(Ordering::Relaxed) != 0 {
+            self.0.store(0, Ordering::Relaxed);
+        }
     }
 }
 

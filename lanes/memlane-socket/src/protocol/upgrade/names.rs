@@ -14,7 +14,7 @@ use crate::protocol::wire::{self, Message};
 use crate::state::conn::{Conn, Handshake, Stage};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, CONNS, PROCESS};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memlane_sys::sock::{self, Tuple, UnixName};
 use memlane_sys::{Errno, time};
 
@@ -48,6 +48,9 @@ static NEXT_PLACE: AtomicU32 = AtomicU32::new(0);
 static FIRST: [AtomicU32; LISTS] = [const { AtomicU32::new(0) }; LISTS];
 /// The next connection of the same list: index + 1; `LAST`: none; 0: it is in no list.
 static NEXT: [AtomicU32; CONNS] = [const { AtomicU32::new(0) }; CONNS];
+/// Has any connection begun to listen since this process began? If not, none has a name or is expected. A thread that begins to
+/// listen sets it. The child of a fork, which has one thread, reads and clears it.
+static HAVE_LISTENED: AtomicBool = AtomicBool::new(false);
 const LISTS: usize = 4096;
 const LAST: u32 = u32::MAX;
 
@@ -59,6 +62,7 @@ fn most() -> usize {
 
 /// Begins to listen on the accepting side: takes a name if one is free, and expects the connection in any case.
 pub(super) fn listen_for(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Errno> {
+    HAVE_LISTENED.store(true, Ordering::Relaxed);
     if !is_told_by_line() {
         take_name(conn, hs, tuple)?;
     }
@@ -231,6 +235,10 @@ pub(super) fn expected(tuple: &Tuple) -> Option<ConnRef> {
 
 /// Forgets all expected connections, in the child of a fork, which has one thread and no handshake in progress.
 pub fn forget_all() {
+    // A write would give the child a page of its own.
+    if !HAVE_LISTENED.swap(false, Ordering::Relaxed) {
+        return;
+    }
     for word in FIRST.iter().chain(&NEXT[..process::conns_made()]) {
         word.store(0, Ordering::Relaxed);
     }
