@@ -98,6 +98,8 @@ pub(crate) fn catalogue() -> Catalogue {
                 "short-30",
                 "one-sided",
                 "pgbench",
+                "pgbench-connect",
+                "nginx-close",
                 "haproxy",
                 "netty",
                 "go-proxy",
@@ -320,6 +322,7 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
             AtLeast(1.5)
         }
         (ring, _, "rate" | "throughput") if ring.starts_with("rings-") => AtLeast(0.9),
+        ("pgbench-connect" | "nginx-close", _, "rate") => AtLeast(0.97),
         ("iperf3-bidir" | "nginx-16m" | "nc", _, "throughput")
         | ("redis-set-1m" | "redis-get-1m", _, "rate") => AtLeast(2.0),
         // The program or the encryption takes most of the time.

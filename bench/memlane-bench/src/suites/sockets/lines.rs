@@ -33,6 +33,7 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
     },
     several("pgbench", By::Pgbench, &["postgres", "initdb", "pgbench"], &[
         line("pgbench", "pgbench TPC-B, 20 clients, 4 threads", &["-c", "20", "-j", "4"]),
+        line("pgbench-connect", "pgbench SELECT, 4 clients, each transaction connects", &["-S", "-C", "-c", "4", "-j", "2"]),
     ]),
     several("haproxy", By::Haproxy, &["haproxy", "nginx", "wrk"], &[
         line("haproxy", "wrk, haproxy, nginx: 64 connections", &["1", "64"]),
@@ -143,6 +144,8 @@ pub(super) const GRPC: &str = "go/libc/grpc";
 pub(super) const CADDY: &str = "go/libc/caddy";
 /// The same.
 pub(super) const MUSL_NGINX: &str = "musl/nginx";
+/// An argument of a row of nginx and wrk: each request has a connection of its own.
+pub(super) const CLOSE: &str = "close";
 /// A part of Netty that stands for all of it.
 const NETTY: &str = "/usr/share/java/netty-transport.jar";
 
@@ -171,7 +174,7 @@ const SHORT: [Line; 3] = [
 ];
 /// 500 and 1000 connections are those of the published tables.
 #[rustfmt::skip]
-const NGINX: [Line; 10] = [
+const NGINX: [Line; 11] = [
     line("nginx-1", "nginx/wrk, 1 connection", &["1", "1", "index.html"]),
     line("nginx-16", "nginx/wrk, 16 connections", &["1", "16", "index.html"]).long(),
     line("nginx-64", "nginx/wrk, 64 connections", &["1", "64", "index.html"]).long(),
@@ -181,6 +184,7 @@ const NGINX: [Line; 10] = [
     line("nginx-memory-1", "nginx/wrk, 1 connection, no file", &["1", "1", "memory"]),
     line("nginx-memory-16", "nginx/wrk, 16 connections, no file", &["1", "16", "memory"]).long(),
     line("nginx-memory-128", "nginx/wrk, 128 connections, no file", &["1", "128", "memory"]).long(),
+    line("nginx-close", "nginx/wrk, 16 clients, each request connects", &["1", "16", "index.html", CLOSE]),
     line("nginx-16m", "nginx/wrk, 4 connections, 16 MiB", &["1", "4", "large.bin"]).long(),
 ];
 /// SET comes first, so that GET finds the key. Those of 200 clients are in the published table.

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
+use super::super::lines::CLOSE;
 use super::super::trial::{
     Address, Place, Ran, Reading, Trial, cpu_of_bytes, cpu_of_requests, of_requests,
 };
@@ -34,11 +35,15 @@ pub(super) fn measure(
     let from_memory = lines.iter().any(|line| line.args.contains(&MEMORY));
     let (server, port) = serve_by(trial, program, Place::SERVER, from_memory)?;
     for line in lines {
-        let [threads, connections, path] = line.args else {
+        let [threads, connections, path, more @ ..] = line.args else {
             anyhow::bail!("a row without its arguments");
         };
         let load = [*threads, *connections, *path];
-        let ran = trial.run(&server, wrk(trial, Place::CLIENT, port, load)?)?;
+        let mut client = wrk(trial, Place::CLIENT, port, load)?;
+        if more == [CLOSE] {
+            client.args(["-H", "Connection: close"]);
+        }
+        let ran = trial.run(&server, client)?;
         readings.push(reading(line.id, path, ran)?);
     }
     Ok(())
