@@ -36,6 +36,8 @@ const USUAL: [(&str, &[&str]); 4] = [
             "redis-get-c1",
             "redis-get-c50",
             "short",
+            "nginx-close",
+            "pgbench-connect",
             "one-sided",
             "oversubscribed",
             "strangers",

@@ -200,7 +200,25 @@ pub fn close_hidden() {
 
 #[cfg(test)]
 mod tests {
-    use super::lowest_for_own;
+    use super::{copied_from, hide, is_hidden, lowest_for_own, unhide};
+    use memlane_sys::fd;
+
+    #[test]
+    fn a_descriptor_is_the_librarys_from_when_it_is_hidden_until_it_is_closed() {
+        let of_program = fd::event().expect("a descriptor");
+        let own: Vec<i32> = (0..3)
+            .map(|_| hide(fd::event().expect("a descriptor")))
+            .collect();
+        assert!(own.iter().all(|&n| n > 0 && is_hidden(n)), "{own:?}");
+        let others = [-1, 0, of_program.raw(), i32::MAX];
+        assert!(!others.into_iter().any(is_hidden));
+        // A number that is free again belongs to whoever gets it.
+        unhide(own[1]);
+        let again = copied_from(of_program.raw(), own[1]).expect("a number");
+        assert!(is_hidden(own[0]) && is_hidden(own[2]) && !is_hidden(again));
+        fd::close(again);
+        [own[0], own[2]].into_iter().for_each(unhide);
+    }
 
     #[test]
     fn descriptors_of_the_library_lie_high_but_never_make_the_table_long() {
