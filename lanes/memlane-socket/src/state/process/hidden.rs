@@ -1,15 +1,14 @@
 //! The library's own descriptors, which the program does not see.
 
+use super::numbers::Numbers;
 use super::*;
 use crate::state::sets::Hiding;
 
 /// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close. 0:
 /// free.
 static HIDDEN: [AtomicI32; 2048] = [const { AtomicI32::new(0) }; 2048];
-static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
-/// A bit for each number: is it in [`HIDDEN`]? Whoever writes a place there writes this, too. Read without a lock at each close
-/// of the program's.
-static IS_HIDDEN: [AtomicU64; FDS.div_ceil(64)] = [const { AtomicU64::new(0) }; FDS.div_ceil(64)];
+/// The numbers that are in [`HIDDEN`]. Whoever writes a place there writes this, too. Read at each close of the program's.
+static NUMBERS: Numbers = Numbers::NONE;
 
 /// The library's descriptors lie as if no process had a higher limit than this. The kernel's table of descriptors is as long as
 /// the highest number in use: each fork copies it, and each look of the agent walks through it. At 2^20, which container
@@ -29,7 +28,7 @@ fn lowest_for_own(limit: i32) -> i32 {
 pub fn hide(own: fd::Fd) -> i32 {
     let own = fd::move_high(own, lowest_for_own(fd_limit()));
     let raw = own.raw();
-    if !mark(raw) {
+    if !NUMBERS.add(raw) {
         return -1;
     }
     for place in &HIDDEN {
@@ -37,31 +36,11 @@ pub fn hide(own: fd::Fd) -> i32 {
             .compare_exchange(0, raw, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            HIDDEN_COUNT.fetch_add(1, Ordering::Relaxed);
             return own.into_raw();
         }
     }
-    unmark(raw);
+    NUMBERS.remove(raw);
     -1
-}
-
-/// The word of [`IS_HIDDEN`] that has the bit of descriptor `n`, and the bit.
-#[inline]
-fn bit_of(n: i32) -> Option<(&'static AtomicU64, u64)> {
-    let n = usize::try_from(n).ok()?;
-    Some((IS_HIDDEN.get(n / 64)?, 1 << (n % 64)))
-}
-
-fn mark(n: i32) -> bool {
-    let bit = bit_of(n);
-    bit.map(|(word, bit)| word.fetch_or(bit, Ordering::Relaxed))
-        .is_some()
-}
-
-fn unmark(n: i32) {
-    if let Some((word, bit)) = bit_of(n) {
-        word.fetch_and(!bit, Ordering::Relaxed);
-    }
 }
 
 /// How an epoll set gets an eventfd that the program does not see.
@@ -84,8 +63,7 @@ pub fn unhide(n: i32) {
                 .compare_exchange(n, 0, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
         {
-            HIDDEN_COUNT.fetch_sub(1, Ordering::Relaxed);
-            unmark(n);
+            NUMBERS.remove(n);
             fd::close(n);
             return;
         }
@@ -95,7 +73,7 @@ pub fn unhide(n: i32) {
 /// Does descriptor `n` belong to the library?
 #[inline]
 pub fn is_hidden(n: i32) -> bool {
-    bit_of(n).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    NUMBERS.has(n)
 }
 
 /// The lowest hidden descriptor at or above `n`.
@@ -115,17 +93,14 @@ pub fn evade(n: i32) -> Option<i32> {
     let place = HIDDEN.iter().find(|p| p.load(Ordering::Relaxed) == n)?;
     let moved = copied_from(n, n + 1).or_else(|| copied_from(n, 3));
     let moved = moved.filter(|&moved| {
-        let marked = mark(moved);
+        let marked = NUMBERS.add(moved);
         if !marked {
             fd::close(moved);
         }
         marked
     });
-    if moved.is_none() {
-        HIDDEN_COUNT.fetch_sub(1, Ordering::Relaxed);
-    }
     place.store(moved.unwrap_or(0), Ordering::Release);
-    unmark(n);
+    NUMBERS.remove(n);
     let moved = moved.unwrap_or(-1);
     files::renumbered(n, moved);
     bells::renumbered(n, moved);
@@ -178,22 +153,11 @@ fn is_kept_agent(n: i32) -> bool {
 /// Closes the parent's hidden descriptors in the child of a fork, except for those that inherited connections may need:
 /// memory, bells of peers, and connections to agents that have allotted memory.
 pub fn close_hidden() {
-    let mut unseen = HIDDEN_COUNT.load(Ordering::Relaxed);
     for place in &HIDDEN {
-        if unseen == 0 {
-            return;
-        }
         let n = place.load(Ordering::Relaxed);
-        if n == 0 {
-            continue;
-        }
-        unseen -= 1;
-        let is_kept = files::is_kept_file(n) || bells::is_bell(n) || is_kept_agent(n);
-        if !is_kept {
-            place.store(0, Ordering::Relaxed);
-            HIDDEN_COUNT.fetch_sub(1, Ordering::Relaxed);
-            unmark(n);
-            fd::close(n);
+        // Most places are free, and to look whether a descriptor is kept takes long.
+        if n > 2 && !files::is_kept_file(n) && !bells::is_bell(n) && !is_kept_agent(n) {
+            unhide(n);
         }
     }
 }

@@ -13,6 +13,7 @@ mod conn_ref;
 mod files;
 mod hidden;
 pub mod memory;
+mod numbers;
 pub mod payback;
 pub mod stand_in;
 
