@@ -1,12 +1,47 @@
 /* fork, vfork, posix_spawn, exec, system, popen with a live connection. */
 #include "common.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
 enum { C = 4, D = 5 }; /* actors beside A and the peers */
 enum { GO = 0, BACK = 1 };
 
 static void child_talks(int fd) {
     send_text(fd, "from the child");
     take(fd, 5);
+}
+
+/* Death to whoever makes a memory file, as in a sandbox that knows what its program needs. */
+static void forbid_memory_files(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    R(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    R(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0));
+}
+
+static void makes_a_socket_in_a_sandbox(int fd) {
+    forbid_memory_files();
+    int made = socket(AF_INET, SOCK_STREAM, 0);
+    send_text(fd, made >= 0 ? "made" : "not made");
+    close(made);
+}
+
+static void sandboxed_child_makes_a_socket(void) {
+    int fd = pair();
+    int pid = fork_actor(C, makes_a_socket_in_a_sandbox, fd);
+    say_wait("child", pid);
+    tell(P_TAKE, 4);
+    exchange(fd);
+    finish();
 }
 
 static void child_uses_it(void) {
@@ -578,6 +613,7 @@ static void forking_server_closes_its_copy(void) {
 const struct one_case cases[] = {
 #define CASE(name) {#name, name, NO_THREAD}
     CASE(child_uses_it),
+    CASE(sandboxed_child_makes_a_socket),
     CASE(parent_uses_it_while_child_holds_it),
     CASE(parent_and_child_take_turns),
     CASE(child_closes_and_exits),

@@ -550,24 +550,14 @@ pub fn is_borrowed() -> bool {
     proc::pid() != PROCESS.pid.load(Ordering::Relaxed)
 }
 
-/// The pool of shared states is the parent's. Written in the child of a fork, which has one thread, and with `pool_lock` held.
-static STATES_ARE_PARENTS: AtomicBool = AtomicBool::new(false);
-
-/// Gives a child's new connections shared states of their own, as soon as it has one. The parent's stay mapped for the sockets
-/// that both hold.
+/// Gives a child's new connections shared states of their own. The parent's stay mapped for the sockets that both hold. This
+/// happens in the fork, though a child may never have a new connection: a filter may forbid the system calls later.
 pub(crate) fn new_shared_states_for_child() {
-    STATES_ARE_PARENTS.store(true, Ordering::Relaxed);
-}
-
-/// The pool of this process's shared states. The caller holds `pool_lock`.
-fn own_shared_states() -> *mut SharedState {
-    if STATES_ARE_PARENTS.load(Ordering::Relaxed) {
-        STATES_ARE_PARENTS.store(false, Ordering::Relaxed);
-        if let Ok(made) = make_shared_states() {
-            PROCESS.shared_states.store(made, Ordering::Relaxed);
-        }
+    if let Ok(shared_states) = make_shared_states() {
+        PROCESS
+            .shared_states
+            .store(shared_states, Ordering::Relaxed);
     }
-    PROCESS.shared_states.load(Ordering::Relaxed)
 }
 
 /// Have the tables been made?
@@ -624,7 +614,7 @@ fn give_back(index: u32) {
 /// A shared state that no process uses, for connection `index`. It has the same index if no child still holds that one,
 /// so that few connections touch little memory, however many come and go. The caller holds `pool_lock`.
 fn alloc_shared(index: usize) -> Option<&'static SharedState> {
-    let base = own_shared_states();
+    let base = PROCESS.shared_states.load(Ordering::Relaxed);
     for i in 0..CONNS {
         // SAFETY: below CONNS, inside the pool.
         let shared = unsafe { &*base.add((index + i) % CONNS) };
