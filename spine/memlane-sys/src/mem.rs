@@ -83,14 +83,24 @@ pub fn map_shared_at(
     };
     let is_locked = len >= LARGE && has_locked_memory();
     let first = if is_locked { libc::PROT_NONE } else { prot };
-    // SAFETY: a fresh mapping touches nothing of ours: without MAP_FIXED the address is a wish, which the kernel only
-    // grants where nothing is mapped.
-    let addr = unsafe { syscall!(libc::SYS_mmap, at, len, first, libc::MAP_SHARED, fd, offset) }?;
-    let addr = NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)?;
+    let addr = map_fresh(at, fd, offset, len, first)?;
     if is_locked {
         unlock(addr, len, prot)?;
     }
     Ok(addr)
+}
+
+/// Maps `len` bytes of `fd` as [`map_shared`] does, writable, in the child of a fork that has not called `mlockall` itself: a
+/// child inherits no locks of memory (mlockall(2)), so there is no need to ask for them.
+pub fn map_shared_in_child(fd: i32, len: usize) -> Result<NonNull<u8>> {
+    map_fresh(0, fd, 0, len, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+fn map_fresh(at: usize, fd: i32, offset: usize, len: usize, prot: i32) -> Result<NonNull<u8>> {
+    // SAFETY: a fresh mapping touches nothing of ours: without MAP_FIXED the address is a wish, which the kernel only
+    // grants where nothing is mapped.
+    let addr = unsafe { syscall!(libc::SYS_mmap, at, len, prot, libc::MAP_SHARED, fd, offset) }?;
+    NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
 }
 
 /// A mapping of at least this many bytes is mostly address space: pages that nobody touches must not cost memory.

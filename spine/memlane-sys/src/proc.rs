@@ -16,6 +16,14 @@ pub fn tid() -> i32 {
     unsafe { syscall!(libc::SYS_gettid) }.map_or(0, as_fd)
 }
 
+/// The name of the calling thread, padded with zeros; that of its process, if the process has no other thread.
+pub fn thread_name() -> [u8; 16] {
+    let mut name = [0u8; 16];
+    // SAFETY: the kernel writes at most 16 bytes (TASK_COMM_LEN), the last of them 0.
+    let _ = unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}
+
 /// Effective user id.
 pub fn euid() -> u32 {
     // SAFETY: no arguments.

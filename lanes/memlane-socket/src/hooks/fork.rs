@@ -95,7 +95,7 @@ pub fn after_fork_child() {
     PROCESS
         .stats
         .store(core::ptr::null_mut(), Ordering::Relaxed);
-    make_stats_page();
+    make_stats_page(proc::thread_name());
     crate::state::trace::start();
     for_live(|conn| {
         conn.inherited.store(1, Ordering::Relaxed);

@@ -839,10 +839,11 @@ pub fn detach(dmb: &Dmb) {
 /// Forgets the parent's groups in the child of a fork. The mappings stay, because inherited connections may still have
 /// bytes in them.
 pub fn forget_all() {
-    if !USED.swap(false, Ordering::Relaxed) {
+    // A write would give the child a page of its own, so only what is not as it was at first is written.
+    if !USED.load(Ordering::Relaxed) {
         return;
     }
-    // A write would give the child a page of its own, so only what is not as it was at first is written.
+    USED.store(false, Ordering::Relaxed);
     // SAFETY: the child has one thread, and nobody holds the lock.
     unsafe {
         for g in &mut *TABLES.groups.get() {

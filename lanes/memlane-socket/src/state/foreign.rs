@@ -5,7 +5,7 @@
 //! each with its own limit of memory. So all rings into which this process sends to one such peer process have a bound
 //! together: beyond it a ring keeps the window that it has, and TCP takes what does not fit.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Link groups of a process (`protocol::group`).
 pub const GROUPS: usize = 1024;
@@ -15,6 +15,9 @@ const MOST: u64 = 64 << 20;
 
 /// What each link group's peer has. A count: nothing is ordered by it. What a connection adds here, it notes in its [`Cost`].
 static HAS: [Account; GROUPS] = [const { Account(AtomicU64::new(0)) }; GROUPS];
+
+/// Has there been a foreign peer? Set before the connection counts anything, and cleared in the child of a fork.
+static USED: AtomicBool = AtomicBool::new(false);
 
 struct Account(AtomicU64);
 
@@ -36,10 +39,7 @@ impl Account {
     }
 
     fn forget(&self) {
-        // A write would give the child a page of its own.
-        if self.0.load(Ordering::Relaxed) != 0 {
-            self.0.store(0, Ordering::Relaxed);
-        }
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 
@@ -66,6 +66,7 @@ impl Cost {
 
     /// The connection's peer, in link group `group`, is foreign. The connection has no sender yet.
     pub fn begin(&self, group: u32) {
+        USED.store(true, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
         self.group.store(group + 1, Ordering::Relaxed);
     }
@@ -111,8 +112,9 @@ impl Cost {
 /// Forgets in the child of a fork, which has one thread, what the parent's connections cost: what the child inherits stays on
 /// TCP. Each inherited connection must [`forget`](Cost::forget) as well: what it noted is in no account any more.
 pub fn forget_all() {
-    for account in &HAS {
-        account.forget();
+    if USED.load(Ordering::Relaxed) {
+        HAS.iter().for_each(Account::forget);
+        USED.store(false, Ordering::Relaxed);
     }
 }
 

@@ -236,9 +236,10 @@ pub(super) fn expected(tuple: &Tuple) -> Option<ConnRef> {
 /// Forgets all expected connections, in the child of a fork, which has one thread and no handshake in progress.
 pub fn forget_all() {
     // A write would give the child a page of its own.
-    if !HAVE_LISTENED.swap(false, Ordering::Relaxed) {
+    if !HAVE_LISTENED.load(Ordering::Relaxed) {
         return;
     }
+    HAVE_LISTENED.store(false, Ordering::Relaxed);
     for word in FIRST.iter().chain(&NEXT[..process::conns_made()]) {
         word.store(0, Ordering::Relaxed);
     }

@@ -88,8 +88,11 @@ fn is_still_scarce() -> bool {
 
 /// Forgets the answer in the child of a fork. The child has one thread, and that thread is not looking.
 pub fn forget() {
-    ANSWER.looking.store(0, Ordering::Relaxed);
-    ANSWER.again.store(0, Ordering::Relaxed);
+    // A write would give the child a page of its own.
+    if ANSWER.again.load(Ordering::Relaxed) != 0 || ANSWER.looking.load(Ordering::Relaxed) != 0 {
+        ANSWER.looking.store(0, Ordering::Relaxed);
+        ANSWER.again.store(0, Ordering::Relaxed);
+    }
 }
 
 impl Answer {

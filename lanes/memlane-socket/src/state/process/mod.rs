@@ -29,10 +29,12 @@ use crate::state::thread::{Lock, SleepLock};
 use crate::state::typed::{Typed, bits_enum};
 use crate::state::uring;
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 use memlane_core::reason::Reason;
+use memlane_core::region::Region;
 use memlane_core::stats::{self, ConnEntry, ConnState, Counter, Header};
 use memlane_sys::{fd, mem, proc, time};
 
@@ -244,9 +246,10 @@ fn make_tables() -> memlane_sys::Result<()> {
             .as_ptr(),
         Ordering::Relaxed,
     );
-    PROCESS
-        .shared_states
-        .store(make_shared_states()?, Ordering::Relaxed);
+    PROCESS.shared_states.store(
+        make_shared_states(|name, len| Region::create(name, len, false))?,
+        Ordering::Relaxed,
+    );
     PROCESS.owner.store(proc::euid(), Ordering::Relaxed);
     PROCESS.eps.store(
         mem::map_anon(EPS * size_of::<Ep>(), false)?.cast().as_ptr(),
@@ -261,7 +264,7 @@ fn make_tables() -> memlane_sys::Result<()> {
         .store(time::measure_ticks_per_us(), Ordering::Relaxed);
     PROCESS.gid.store(proc::random_u64()?, Ordering::Relaxed);
     read_boot_id();
-    make_stats_page();
+    make_stats_page(process_name());
     if let Some(above) = above() {
         (above.tables_made)();
     }
@@ -271,9 +274,11 @@ fn make_tables() -> memlane_sys::Result<()> {
 
 /// Makes the shared states of connections, in memory shared with forked children and, where a memfd can be had, with
 /// programs started by exec.
-fn make_shared_states() -> memlane_sys::Result<*mut SharedState> {
+fn make_shared_states(
+    create: impl Fn(&CStr, usize) -> memlane_sys::Result<Region>,
+) -> memlane_sys::Result<*mut SharedState> {
     let len = CONNS * size_of::<SharedState>();
-    let Ok(mut region) = memlane_core::region::Region::create(c"memlane-state", len, false) else {
+    let Ok(mut region) = create(c"memlane-state", len) else {
         return Ok(mem::map_anon(len, true)?.cast().as_ptr());
     };
     let file = region.take_fd();
@@ -553,7 +558,7 @@ pub fn is_borrowed() -> bool {
 /// Gives a child's new connections shared states of their own. The parent's stay mapped for the sockets that both hold. This
 /// happens in the fork, though a child may never have a new connection: a filter may forbid the system calls later.
 pub(crate) fn new_shared_states_for_child() {
-    if let Ok(shared_states) = make_shared_states() {
+    if let Ok(shared_states) = make_shared_states(Region::create_in_child) {
         PROCESS
             .shared_states
             .store(shared_states, Ordering::Relaxed);
@@ -802,7 +807,7 @@ pub fn conns_made() -> usize {
 
 // --- stats page ----------------------------------------------------------
 
-pub(crate) fn make_stats_page() {
+pub(crate) fn make_stats_page(name: [u8; 16]) {
     let Ok(file) = mem::memfd(stats::MEMFD_NAME, stats::PAGE_LEN, false) else {
         return;
     };
@@ -825,15 +830,9 @@ pub(crate) fn make_stats_page() {
     h.start_ns.store(time::wall_ns(), Ordering::Relaxed);
     h.gid
         .store(PROCESS.gid.load(Ordering::Relaxed), Ordering::Relaxed);
-    let mut comm = [0u8; 16];
-    let _ = fd::read_file(c"/proc/self/comm", &mut comm);
-    for (word, bytes) in h.comm.iter().zip(comm.chunks_exact(8)) {
-        let mut b = [0u8; 8];
-        b.copy_from_slice(bytes);
-        word.store(
-            u64::from_ne_bytes(b.map(|c| if c == b'\n' { 0 } else { c })),
-            Ordering::Relaxed,
-        );
+    let (words, _) = name.as_chunks();
+    for (word, bytes) in h.comm.iter().zip(words) {
+        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
     }
     h.conn_capacity
         .store(stats::CONN_CAPACITY as u32, Ordering::Relaxed);
@@ -847,6 +846,13 @@ pub(crate) fn make_stats_page() {
     h.magic.store(stats::MAGIC, Ordering::Release);
     PROCESS.stats_fd.store(hide(file), Ordering::Relaxed);
     PROCESS.stats.store(header, Ordering::Release);
+}
+
+/// The name of this process, padded with zeros: that of its first thread.
+fn process_name() -> [u8; 16] {
+    let mut comm = [0u8; 16];
+    let _ = fd::read_file(c"/proc/self/comm", &mut comm);
+    comm.map(|c| if c == b'\n' { 0 } else { c })
 }
 
 /// The header of the stats page, if there is a page.

@@ -77,6 +77,9 @@ pub fn renumbered(n: i32, new: i32) {
 /// Forgets all of them in the child of a fork, whose hidden descriptors are about to be closed.
 pub fn forget_all() {
     for place in [&NULL, &NEVER, &SET] {
-        place.store(0, Ordering::Relaxed);
+        // A write would give the child a page of its own.
+        if place.load(Ordering::Relaxed) != 0 {
+            place.store(0, Ordering::Relaxed);
+        }
     }
 }

@@ -108,11 +108,14 @@ pub fn forget() {
     // The parent's words would make this process write into the parent's ring.
     // SAFETY: only the pages of HOME, which consists of atomics: every value that they can take is a valid one.
     let gone = unsafe { mem::clear_shared(home, HOME_LEN) };
-    let base = NonNull::new(BASE.swap(core::ptr::null_mut(), Ordering::AcqRel));
-    let len = MAPPED.swap(0, Ordering::AcqRel);
-    if let (Some(base), Ok(())) = (base, gone) {
-        // SAFETY: mapped here; the child has only this thread.
-        unsafe { mem::unmap(base, len) };
+    // A write would give the child a page of its own.
+    if let Some(base) = NonNull::new(BASE.load(Ordering::Acquire)) {
+        BASE.store(core::ptr::null_mut(), Ordering::Relaxed);
+        let len = MAPPED.swap(0, Ordering::AcqRel);
+        if gone.is_ok() {
+            // SAFETY: mapped here; the child has only this thread.
+            unsafe { mem::unmap(base, len) };
+        }
     }
     PROCESS.trace_fd.store(-1, Ordering::Relaxed);
 }

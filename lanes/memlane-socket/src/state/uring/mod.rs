@@ -10,7 +10,7 @@ pub use entry::{Entry, op};
 use crate::state::thread::Lock;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use memlane_sys::{Errno, Result, mem};
 
 /// The most instances that are watched. A program with more has one for each of many threads.
@@ -174,7 +174,8 @@ static PLACES: [Place; MOST] = [const {
     }
 }; MOST];
 
-/// Has the program ever set up an instance that is watched? Written once, read by all; orders nothing.
+/// Has the program ever tried to set up an instance that is watched? Set before its place is taken, read by all, and in the
+/// child of a fork.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn tag(fd: i32) -> u32 {
@@ -199,6 +200,8 @@ pub fn is_used() -> bool {
 /// many instances; the kernel's errors of mmap(2).
 pub fn watch(fd: i32, params: &Params) -> Result<()> {
     let queue = Mapped::of(fd, params)?;
+    ANY.store(true, Ordering::Relaxed);
+    fence(Ordering::SeqCst); // a fork in another thread copies no place that is taken without this word
     for place in &PLACES {
         let Some(_held) = place.lock.try_lock() else {
             continue;
@@ -207,7 +210,6 @@ pub fn watch(fd: i32, params: &Params) -> Result<()> {
             // SAFETY: the lock is held.
             unsafe { *place.queue.get() = Some(queue) };
             place.fd.store(tag(fd), Ordering::Relaxed);
-            ANY.store(true, Ordering::Relaxed);
             return Ok(());
         }
     }
@@ -241,6 +243,10 @@ pub fn forget(fd: i32) {
 
 /// Forgets all instances in the child of a fork, which has one thread and none of the mappings.
 pub fn forget_all() {
+    // A write would give the child a page of its own.
+    if !ANY.load(Ordering::Relaxed) {
+        return;
+    }
     for place in &PLACES {
         place.lock.reset();
         place.fd.store(0, Ordering::Relaxed);
