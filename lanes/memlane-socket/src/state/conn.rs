@@ -26,6 +26,7 @@
 //! write in `Plain`. In `Open`, `tx_flight` bytes are being written to TCP by calls that do not hold the lock; these
 //! bytes were promised (see `ring`) beforehand.
 
+use crate::state::crowd::Writes;
 use crate::state::foreign::Cost;
 use crate::state::gate::{Gate, Mode};
 use crate::state::read_naps::ReadNaps;
@@ -383,6 +384,8 @@ pub struct Conn {
     pub tx_ready_since: AtomicU64,
     /// `rx_calls` at that time. Guarded by `tx_lock`.
     pub tx_ready_rx_calls: AtomicU64,
+    /// The lengths of its writes, for the window of a stream in a crowd. Guarded by `tx_lock`.
+    pub tx_writes: Writes,
     /// What that ring costs this process, where the peer is of another network namespace.
     pub cost: Cost,
     /// The process that reads from that ring.

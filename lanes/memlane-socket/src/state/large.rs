@@ -1,6 +1,7 @@
 //! How large the windows of this process's connections may be.
 //!
-//! Windows of up to [`SMALL`] bytes grow freely. Larger ones have two bounds:
+//! Windows of up to [`SMALL`] bytes grow freely, unless many streams have such windows ([`crowd`](super::crowd)). Larger ones
+//! have two bounds:
 //!
 //! * **Caches.** The bytes of a stream are fast as long as its window stays in the caches that both CPUs share. So the
 //!   streams that use large windows now share [`ROOM`] bytes in equal parts. A stream has a place here while it does,
@@ -9,6 +10,7 @@
 //!   since its window may grow and shrink many times.
 
 use crate::state::conn::{Conn, SEEN_LARGE};
+use crate::state::crowd::{Crowd, MEDIUM};
 use crate::state::process::PROCESS;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -44,6 +46,8 @@ struct Place {
 }
 
 static STREAMS: Streams = Streams::new();
+/// The streams that use windows of more than [`MEDIUM`] bytes now.
+static CROWD: Crowd = Crowd::new();
 /// The bytes of the rings of large connections. Each connection adds its own once and takes it back once, by its bit in
 /// `Conn::seen`; nothing is ordered by the sum.
 static BYTES: AtomicU64 = AtomicU64::new(0);
@@ -107,20 +111,28 @@ impl Place {
     }
 }
 
-/// The window that this connection may have, which wants `wanted` bytes of a ring of `ring` bytes. The caller has filled
-/// its window, and holds `tx_lock`; `now` is in `ticks`.
+/// The window that this connection may have, which wants `wanted` bytes of a ring of `ring` bytes for a write of `write`
+/// bytes. The caller has filled its window, and holds `tx_lock`; `now` is in `ticks`.
 #[inline]
-pub fn window(conn: &Conn, wanted: usize, ring: usize, now: u64) -> usize {
-    if wanted <= SMALL {
+pub fn window(conn: &Conn, wanted: usize, write: usize, ring: usize, now: u64) -> usize {
+    if wanted <= MEDIUM {
         wanted
     } else {
-        large_window(conn, wanted, ring, now)
+        bounded_window(conn, wanted, write, ring, now)
     }
 }
 
 #[cold]
-fn large_window(conn: &Conn, wanted: usize, ring: usize, now: u64) -> usize {
+fn bounded_window(conn: &Conn, wanted: usize, write: usize, ring: usize, now: u64) -> usize {
     let unused = UNUSED_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let holds_a_write = conn.tx_writes.window(write);
+    let mut wanted = wanted;
+    if CROWD.joins(conn.index.load(Ordering::Relaxed), now, unused) {
+        wanted = wanted.min(holds_a_write);
+    }
+    if wanted <= SMALL {
+        return wanted;
+    }
     match STREAMS.sharing(address(conn), now, unused) {
         Some(streams) if has_memory(conn, ring) => wanted.min(part(ring.max(ROOM), streams)),
         _ => SMALL,

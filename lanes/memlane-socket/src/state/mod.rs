@@ -3,10 +3,11 @@
 //!
 //! From the lowest level up: [`typed`], [`gate`] and [`thread`] hold words and locks; [`foreign`] counts what peers of
 //! other containers cost, [`readers`] knows which peers read, and [`read_naps`] what naps brought; [`sets`] and [`conn`] hold what is
-//! known of epoll sets and connections; [`guard`] has a connection's held locks; [`large`] bounds what large windows take; [`process`] has settings, tables and pools;
+//! known of epoll sets and connections; [`guard`] has a connection's held locks; [`large`] bounds what large windows take, and [`crowd`] those of many streams; [`process`] has settings, tables and pools;
 //! [`uring`] has the program's submission queues; [`spin`], [`stats`], [`trace`] and [`idle`] note and show.
 
 pub mod conn;
+pub mod crowd;
 pub mod foreign;
 pub mod gate;
 pub mod guard;

@@ -233,6 +233,31 @@ fn streams_that_fill_their_rings_share_the_room_of_one() {
 }
 
 #[test]
+fn each_stream_of_a_crowd_has_a_window_that_one_of_its_writes_fills() {
+    let (_alone, first) = alone();
+    let fill_and_receive = |l: &Looped| receive(l, fill(l));
+    (0..2).for_each(|_| fill_and_receive(&first));
+    assert!(window(&first) >= 1 << 18, "it is no crowd yet");
+    let all: Vec<Looped> = (0..39).map(|_| looped()).chain([first]).collect();
+    for _ in 0..6 {
+        all.iter().for_each(fill_and_receive);
+    }
+    let windows: Vec<usize> = all.iter().map(window).collect();
+    assert!(windows.iter().all(|&w| w == 64 * 1024), "{windows:?}");
+    // A longer write is no reason to wait in its middle.
+    let long = vec![7u8; 200 * 1024];
+    for _ in 0..3 {
+        receive(&all[0], usize::try_from(send(&all[0], &long)).unwrap());
+    }
+    assert_eq!(window(&all[0]), 256 * 1024);
+    // The others are idle now, although their connections live.
+    std::thread::sleep(Duration::from_millis(250));
+    (0..3).for_each(|_| fill_and_receive(&all[1]));
+    assert_eq!(window(&all[1]), 4 << 20);
+    all.into_iter().for_each(ends);
+}
+
+#[test]
 fn a_full_ring_whose_window_must_shrink_loses_nothing_and_goes_on() {
     let (_alone, l) = alone();
     (0..3).for_each(|_| receive(&l, fill(&l)));

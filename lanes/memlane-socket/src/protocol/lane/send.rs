@@ -338,15 +338,16 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
         }
     }
     let window = held.window(ring.len());
+    let write = cursor.left();
     let allow = |wanted| {
-        let wanted = large::window(conn, wanted, ring.len(), now);
+        let wanted = large::window(conn, wanted, write, ring.len(), now);
         if wanted <= window || can_grow(conn, &ring, window, wanted) {
             wanted
         } else {
             window
         }
     };
-    let reserved = held.reserve_if(words, ring.len(), cursor.left(), allow);
+    let reserved = held.reserve_if(words, ring.len(), write, allow);
     show_change(conn, window, held.window(ring.len()));
     let n = match reserved {
         Ok(Room::Ring(n)) => n,

@@ -691,6 +691,7 @@ fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.tx_ready_since.store(0, Ordering::Relaxed);
     conn.tx_ready_rx_calls.store(0, Ordering::Relaxed);
     conn.tx_stores.reset();
+    conn.tx_writes.reset();
     conn.hs_lock.reset();
     conn.seen.store(0, Ordering::Relaxed);
     conn.wakes_in_vain.store(0, Ordering::Relaxed);
