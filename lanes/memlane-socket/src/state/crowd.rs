@@ -28,8 +28,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// One that nobody has joined.
-    pub const fn new() -> Crowd {
+    /// Nobody has joined it.
+    pub(super) const fn new() -> Crowd {
         Crowd {
             seen: [const { AtomicU64::new(0) }; BITS / 64],
             count: AtomicU32::new(0),
