@@ -66,7 +66,8 @@ impl Region {
         }
     }
 
-    /// As [`create`](Self::create) with plain pages, for the child of a fork that has locked no memory yet.
+    /// Makes a memfd of `len` bytes in plain pages, seals its size for ever, maps it: in the child of a fork, which has not
+    /// called `mlockall` itself.
     pub fn create_in_child(name: &CStr, len: usize) -> Result<Region> {
         Region::create_with(name, len, false, mem::map_shared_in_child)
     }
