@@ -41,6 +41,7 @@ const USUAL: [(&str, &[&str]); 4] = [
             "one-sided",
             "oversubscribed",
             "strangers",
+            "paced-1k-c50",
             "connections-100",
             "handover-4096",
             "carried-65536",

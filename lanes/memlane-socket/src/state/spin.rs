@@ -5,6 +5,9 @@
 //! * The longest spin is about twice the cost of a wake-up (`--spin`).
 //! * After spins in vain, the next waits do not spin (1, 2, 4 … 64 waits, then one trial). A sleep that turns out short
 //!   enough ends this.
+//! * Each thread keeps two records: one of waits that follow a bell that it has rung, so that an answer is likely, and
+//!   one of all others. A client that sends when a timer says so, waits for the answer, and then for the timer, spins for
+//!   its answers only.
 //! * A gap in the spin loop's own time means that another task wanted this CPU: the machine is full. Then, and for a
 //!   peer that was last seen on this very CPU, or on a machine with only one CPU, a thread yields (`sched_yield`)
 //!   instead of spinning: the awaited peer gets the CPU, and neither side has to sleep.
@@ -31,7 +34,7 @@ const GAP_US: u64 = 200;
 /// How long a thread spins before it asks for the first time whether the machine is full, in microseconds. Asking costs as
 /// much as that; the peers of most threads that spin answer sooner.
 const ASK_AFTER_US: u64 = 2;
-/// What `Thread::spin_hits` is if all spins find what they wait for.
+/// What `SpinRecord::hits` is if all spins find what they wait for.
 const HITS_ALL: u32 = 1024;
 /// How often a thread that spins asks that again, in microseconds.
 const ASK_EVERY_US: u64 = 20;
@@ -112,14 +115,15 @@ pub fn budget() -> u64 {
         return 0;
     }
     let t = thread::current();
-    let skip = t.skip.load(Ordering::Relaxed);
+    t.begin_wait();
+    let skip = t.record().skip.load(Ordering::Relaxed);
     if skip > 0 {
         let left = if are_spins_dear(t) {
             skip - 1
         } else {
             (skip - 1).min(SKIP_MOST)
         };
-        t.skip.store(left, Ordering::Relaxed);
+        t.record().skip.store(left, Ordering::Relaxed);
         return 0;
     }
     if is_cpu_crowded() {
@@ -309,8 +313,10 @@ fn lost_to_unrelated(before: u64, now: u64) {
 /// Makes this thread neither spin nor yield until `then`. After that its score begins anew.
 fn sleep_until(then: u64) {
     let t = thread::current();
-    t.skip.store(0, Ordering::Relaxed);
-    t.spin_score.store(0, Ordering::Relaxed);
+    for record in &t.records {
+        record.skip.store(0, Ordering::Relaxed);
+        record.score.store(0, Ordering::Relaxed);
+    }
     t.no_yield_until.store(then, Ordering::Relaxed);
 }
 
@@ -330,14 +336,15 @@ pub fn will_spin() -> bool {
         return false;
     }
     let t = thread::current();
-    let skip = t.skip.load(Ordering::Relaxed);
-    t.skip.store(skip.saturating_sub(1), Ordering::Relaxed);
+    let skips = &t.next_record().skip;
+    let skip = skips.load(Ordering::Relaxed);
+    skips.store(skip.saturating_sub(1), Ordering::Relaxed);
     skip == 0
 }
 
 /// Does the next [`budget`] allow a spin?
 pub fn may_spin() -> bool {
-    let skips = thread::current().skip.load(Ordering::Relaxed) > 0;
+    let skips = thread::current().next_record().skip.load(Ordering::Relaxed) > 0;
     config().spin_us != 0 && !skips && !is_cpu_crowded()
 }
 
@@ -350,10 +357,10 @@ pub fn is_cpu_crowded() -> bool {
 #[inline]
 pub fn hit() {
     let t = thread::current();
-    let score = t.spin_score.load(Ordering::Relaxed);
+    let score = t.record().score.load(Ordering::Relaxed);
     if score != 0 {
         let score = if are_spins_dear(t) { score - 1 } else { 0 };
-        t.spin_score.store(score, Ordering::Relaxed);
+        t.record().score.store(score, Ordering::Relaxed);
     }
 }
 
@@ -367,12 +374,12 @@ pub fn miss() {
     } else {
         (1, SKIP_MOST)
     };
-    let score = t.spin_score.load(Ordering::Relaxed) + step;
+    let score = t.record().score.load(Ordering::Relaxed) + step;
     if score >= 2 {
         let skip = 1 << (score - 2).min(skip_most.ilog2().cast_signed());
-        t.skip.store(skip, Ordering::Relaxed);
+        t.record().skip.store(skip, Ordering::Relaxed);
     }
-    t.spin_score.store(
+    t.record().score.store(
         score.min(2 + skip_most.ilog2().cast_signed()),
         Ordering::Relaxed,
     );
@@ -380,8 +387,8 @@ pub fn miss() {
 
 /// Do the spins of this thread save more than they cost, if each that finds something saves so many microseconds?
 fn do_spins_pay(t: &thread::Thread, saves_us: u64, per_us: u64) -> bool {
-    let hits = u64::from(t.spin_hits.load(Ordering::Relaxed));
-    t.spin_cost.load(Ordering::Relaxed) * u64::from(HITS_ALL) <= hits * saves_us * 8 * per_us
+    let hits = u64::from(t.record().hits.load(Ordering::Relaxed));
+    t.record().cost.load(Ordering::Relaxed) * u64::from(HITS_ALL) <= hits * saves_us * 8 * per_us
 }
 
 /// A wait of so many microseconds is long: a thread whose waits mostly are sleeps, even where CPUs are free. It would use
@@ -398,11 +405,15 @@ fn is_stream(t: &thread::Thread) -> bool {
 /// Notes what a spin has cost, in ticks, for the mean of about the last eight.
 #[inline]
 fn note_cost(t: &thread::Thread, cost: u64, is_hit: bool) {
-    let mean = t.spin_cost.load(Ordering::Relaxed);
-    t.spin_cost.store(mean - mean / 8 + cost, Ordering::Relaxed);
-    let hits = t.spin_hits.load(Ordering::Relaxed);
+    let mean = t.record().cost.load(Ordering::Relaxed);
+    t.record()
+        .cost
+        .store(mean - mean / 8 + cost, Ordering::Relaxed);
+    let hits = t.record().hits.load(Ordering::Relaxed);
     let hit = if is_hit { HITS_ALL / 8 } else { 0 };
-    t.spin_hits.store(hits - hits / 8 + hit, Ordering::Relaxed);
+    t.record()
+        .hits
+        .store(hits - hits / 8 + hit, Ordering::Relaxed);
 }
 
 /// Has a spin of this thread not paid lately, on a full machine? What it saves in a stream is far more than a sleep.
@@ -435,7 +446,10 @@ pub fn nap_instead() -> Option<u64> {
 
 /// Makes the thread's next wait skip its spin: the thread has just looked for the same thing in vain.
 pub fn skip_one() {
-    thread::current().skip.fetch_max(1, Ordering::Relaxed);
+    thread::current()
+        .next_record()
+        .skip
+        .fetch_max(1, Ordering::Relaxed);
 }
 
 /// Counts a sleep of `took` ticks: a spin might have been better.
@@ -446,9 +460,11 @@ pub fn slept(took: u64) {
         if are_spins_dear(t) {
             return;
         }
-        t.skip.store(0, Ordering::Relaxed);
-        let score = t.spin_score.load(Ordering::Relaxed);
-        t.spin_score.store((score - 1).max(0), Ordering::Relaxed);
+        t.record().skip.store(0, Ordering::Relaxed);
+        let score = t.record().score.load(Ordering::Relaxed);
+        t.record()
+            .score
+            .store((score - 1).max(0), Ordering::Relaxed);
     }
 }
 
@@ -492,6 +508,45 @@ mod tests {
             note_cost(&t, 2 * PER_US, true);
         }
         assert!(do_spins_pay(&t, SAVES_US, PER_US));
+    }
+
+    #[test]
+    fn a_client_of_a_timer_spins_for_its_answers_and_not_for_the_timer() {
+        let _alone = PRETENDS.lock();
+        thread::tests::set_own_locator();
+        let t = thread::current();
+        let mut spins_for_timer = 0;
+        for _ in 0..1000 {
+            t.has_rung.store(1, Ordering::Relaxed);
+            assert!(may_spin(), "the answer always came soon");
+            assert!(budget() > 0);
+            hit();
+            if budget() > 0 {
+                spins_for_timer += 1;
+                miss();
+            }
+        }
+        assert!(spins_for_timer < 30, "{spins_for_timer}");
+        assert!(spins_for_timer > 10, "it tries again now and then");
+    }
+
+    #[test]
+    fn answers_that_do_not_come_soon_end_the_spins_that_follow_a_bell() {
+        let _alone = PRETENDS.lock();
+        thread::tests::set_own_locator();
+        let t = thread::current();
+        let mut spins = [0, 0];
+        for _ in 0..1000 {
+            for (rings, spins) in [1, 0].into_iter().zip(&mut spins) {
+                t.has_rung.store(rings, Ordering::Relaxed);
+                if budget() > 0 {
+                    *spins += 1;
+                    if rings == 1 { miss() } else { hit() }
+                }
+            }
+        }
+        assert!(spins[0] < 30, "{spins:?}");
+        assert_eq!(spins[1], 1000);
     }
 
     /// What the machine is pretended to be, one test at a time.

@@ -12,6 +12,20 @@ use memlane_sys::{futex, proc};
 /// interrupted bytes.
 pub const OUTBOX: usize = 1024;
 
+/// What a thread's spins have found and cost, in waits of one kind: see `spin`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SpinRecord {
+    /// The number of spins in vain, less what hits and short sleeps have forgiven.
+    pub score: AtomicI32,
+    /// The number of waits to skip before the next trial spin.
+    pub skip: AtomicU32,
+    /// Eight times the mean of the ticks that spins took.
+    pub cost: AtomicU64,
+    /// The share of spins that found what they waited for, lately, in 1024ths.
+    pub hits: AtomicU32,
+}
+
 /// One thread's state. All-zero is the initial value. Only the thread itself, and signal handlers on it, read and write
 /// it.
 #[repr(C)]
@@ -23,8 +37,12 @@ pub struct Thread {
     pub signals: AtomicU32,
     /// Did the last handler have `SA_RESTART`?
     pub restart: AtomicU32,
-    /// The score of spins: see `spin`.
-    pub spin_score: AtomicI32,
+    /// 1: the thread has rung a bell since its last wait, so its next one probably waits for an answer.
+    pub has_rung: AtomicU32,
+    /// 1: the current wait, or the last one, followed a bell that the thread had rung.
+    pub follows_bell: AtomicU32,
+    /// The records of waits that did not follow such a bell (0), and of those that did (1).
+    pub records: [SpinRecord; 2],
     /// Ticks lost to unrelated tasks in a row: see `spin`.
     pub lost: AtomicU64,
     /// `ticks` at which that row began.
@@ -33,16 +51,10 @@ pub struct Thread {
     pub lost_at: AtomicU64,
     /// `ticks` before which this thread yields instead of spinning, because the machine is full.
     pub no_spin_until: AtomicU64,
-    /// Eight times the mean of the ticks that this thread's spins took: see `spin`.
-    pub spin_cost: AtomicU64,
-    /// The share of spins that found what they waited for, lately, in 1024ths.
-    pub spin_hits: AtomicU32,
     /// `ticks` before which the score of this thread's spins forgives less, because they did not pay.
     pub dear_until: AtomicU64,
     /// `ticks` before which this thread does not even yield, because unrelated tasks have the CPU.
     pub no_yield_until: AtomicU64,
-    /// The number of waits to skip before the next trial spin.
-    pub skip: AtomicU32,
     /// The number of naps that this thread may still take instead of parking: see `spin`.
     pub naps: AtomicU32,
     /// How many more spins may find nothing while this thread still counts as the receiver of a stream: see `spin`.
@@ -59,6 +71,28 @@ pub struct Thread {
     pub outbox_refused: AtomicUsize,
     /// Bytes that signal handlers have sent: see [`OUTBOX`].
     pub outbox: core::cell::UnsafeCell<[u8; OUTBOX]>,
+}
+
+impl Thread {
+    /// Begins a wait. Its kind is known from now on.
+    #[inline(always)]
+    pub fn begin_wait(&self) {
+        let has_rung = self.has_rung.load(Ordering::Relaxed);
+        self.follows_bell.store(has_rung, Ordering::Relaxed);
+        self.has_rung.store(0, Ordering::Relaxed);
+    }
+
+    /// The record of waits like the current one.
+    #[inline(always)]
+    pub fn record(&self) -> &SpinRecord {
+        &self.records[self.follows_bell.load(Ordering::Relaxed) as usize & 1]
+    }
+
+    /// The record of waits like the next one, if it began now.
+    #[inline(always)]
+    pub fn next_record(&self) -> &SpinRecord {
+        &self.records[self.has_rung.load(Ordering::Relaxed) as usize & 1]
+    }
 }
 
 static LOCATE: AtomicUsize = AtomicUsize::new(0);

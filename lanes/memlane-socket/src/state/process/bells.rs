@@ -4,6 +4,7 @@
 //! descriptors, because it may send on the connections that it has inherited.
 
 use super::hidden::{hide, unhide};
+use crate::state::thread;
 use core::sync::atomic::{AtomicI32, Ordering};
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
@@ -46,8 +47,10 @@ pub fn drop_bell(place: u32) {
     }
 }
 
-/// Rings the bell in this place, +1. Returns whether the peer hears it.
+/// Rings the bell in this place, +1, and notes for the calling thread that it has woken a peer. Returns whether the peer
+/// hears it.
 pub fn ring(place: u32) -> bool {
+    thread::current().has_rung.store(1, Ordering::Relaxed);
     let Some(bell) = at(place).map(|bell| bell.load(Ordering::Acquire)) else {
         return false;
     };
@@ -77,9 +80,13 @@ mod tests {
 
     #[test]
     fn only_a_stream_is_kept_as_a_bell_and_it_rings_until_it_is_dropped() {
+        thread::tests::set_own_locator();
         let (theirs, ours) = sock::unix_stream().expect("a pair");
         let place = keep_bell(ours);
+        let thread = thread::current();
+        assert_eq!(thread.has_rung.load(Ordering::Relaxed), 0);
         assert!(place > 0 && ring(place));
+        assert_eq!(thread.has_rung.load(Ordering::Relaxed), 1);
         assert_eq!(sock::discard(theirs.raw()), Ok(1));
         // A peer that takes nothing does not make us wait.
         assert!((0..10_000).all(|_| ring(place)));
