@@ -104,7 +104,7 @@ fn map_fresh(at: usize, fd: i32, offset: usize, len: usize, prot: i32) -> Result
 }
 
 /// A mapping of at least this many bytes is mostly address space: pages that nobody touches must not cost memory.
-const LARGE: usize = 32 << 20;
+const LARGE: usize = 8 << 20;
 
 /// Does the process have locked memory? Then it may have called `mlockall(MCL_FUTURE)`, with which the kernel allocates
 /// every page of a new mapping at once, unless the mapping has no access rights yet.
@@ -250,27 +250,25 @@ pub fn map_file(fd: i32, len: usize, executable: bool) -> Result<NonNull<u8>> {
     NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
 }
 
-/// Maps `len` zeroed bytes that cost nothing until touched. `shared` memory is
-/// seen by children of a fork too.
+/// Maps `len` zeroed bytes that cost nothing until touched, also under `mlockall` where there are 8 MiB or more. `shared`
+/// memory is seen by children of a fork too.
 pub fn map_anon(len: usize, shared: bool) -> Result<NonNull<u8>> {
     let kind = if shared {
         libc::MAP_SHARED
     } else {
         libc::MAP_PRIVATE
     };
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let is_locked = len >= LARGE && has_locked_memory();
+    let first = if is_locked { libc::PROT_NONE } else { prot };
+    let kind = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
-    let addr = unsafe {
-        syscall!(
-            libc::SYS_mmap,
-            0,
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1isize,
-            0
-        )
-    }?;
-    NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
+    let addr = unsafe { syscall!(libc::SYS_mmap, 0, len, first, kind, -1isize, 0) }?;
+    let addr = NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)?;
+    if is_locked {
+        unlock(addr, len, prot)?;
+    }
+    Ok(addr)
 }
 
 /// Unmaps a mapping.

@@ -1,11 +1,13 @@
-//! Memory cgroups that are nearly full: programs go on by TCP, and none is killed.
+//! Memory cgroups that are nearly full: programs go on by TCP, and none is killed. Programs that lock all their memory: what
+//! the library only reserves takes none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use memlane_system::crowd::{Crowd, Program};
-use memlane_system::harness::{Mode, plain_only};
+use memlane_system::harness::{Mode, command, plain_only};
+use memlane_system::real::counts;
 
 const MIB: u64 = 1 << 20;
 
@@ -113,6 +115,38 @@ fn times_scarce(crowd: &Crowd) -> u64 {
     let both = [&crowd.server, &crowd.caller].map(Program::lane);
     let all = both.iter().flat_map(|report| &report.processes);
     all.map(|process| process.scarce()).sum()
+}
+
+/// What `ends/locked.c` says of itself, in KiB. `None`: it may not lock that much.
+fn kib_of_a_program_that_locks_its_memory(mode: Mode) -> Option<[u64; 2]> {
+    let program = Path::new(env!("OUT_DIR")).join("locked");
+    let ran = command(mode, program).output().expect("it runs");
+    let counted = counts(&String::from_utf8_lossy(&ran.stdout));
+    let kib = ["resident", "locked"].map(|name| counted.get(name).copied());
+    let [Some(resident), Some(locked)] = kib else {
+        eprintln!("SKIPPED: no memory can be locked here: {ran:?}");
+        return None;
+    };
+    Some([resident, locked])
+}
+
+/// The library's own pages, and those of the tables that it has touched.
+const MOST_MORE_KIB: u64 = 8 * 1024;
+
+#[test]
+fn a_program_that_locks_its_memory_pays_for_what_the_library_uses_and_not_for_what_it_reserves() {
+    let plain = kib_of_a_program_that_locks_its_memory(Mode::Plain);
+    let under = kib_of_a_program_that_locks_its_memory(Mode::Auto);
+    let Some((plain, under)) = plain.zip(under) else {
+        return;
+    };
+    assert!(plain[1] > 0, "{plain:?}");
+    for (plain, under) in plain.into_iter().zip(under) {
+        assert!(
+            under < plain + MOST_MORE_KIB,
+            "{under} KiB instead of {plain}"
+        );
+    }
 }
 
 #[test]

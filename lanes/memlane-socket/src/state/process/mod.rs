@@ -30,6 +30,7 @@ use crate::state::typed::{Typed, bits_enum};
 use crate::state::uring;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
+use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
@@ -236,29 +237,24 @@ fn make_tables() -> memlane_sys::Result<()> {
     if !leaves_room() {
         return Err(memlane_sys::Errno(libc::ENOMEM));
     }
-    PROCESS.fds.store(
-        mem::map_anon(FDS * 8, false)?.cast().as_ptr(),
-        Ordering::Relaxed,
-    );
-    PROCESS.conns.store(
-        mem::map_anon(CONNS * size_of::<Conn>(), false)?
-            .cast()
-            .as_ptr(),
-        Ordering::Relaxed,
-    );
+    let own = Own::map()?;
+    PROCESS
+        .fds
+        .store(own.fds.cast().as_ptr(), Ordering::Relaxed);
+    PROCESS
+        .conns
+        .store(own.conns.cast().as_ptr(), Ordering::Relaxed);
+    PROCESS
+        .eps
+        .store(own.eps.cast().as_ptr(), Ordering::Relaxed);
+    PROCESS
+        .conn_free
+        .store(own.conn_free.cast().as_ptr(), Ordering::Relaxed);
     PROCESS.shared_states.store(
         make_shared_states(|name, len| Region::create(name, len, false))?,
         Ordering::Relaxed,
     );
     PROCESS.owner.store(proc::euid(), Ordering::Relaxed);
-    PROCESS.eps.store(
-        mem::map_anon(EPS * size_of::<Ep>(), false)?.cast().as_ptr(),
-        Ordering::Relaxed,
-    );
-    PROCESS.conn_free.store(
-        mem::map_anon(CONNS * 4, false)?.cast().as_ptr(),
-        Ordering::Relaxed,
-    );
     PROCESS
         .ticks_per_us
         .store(time::measure_ticks_per_us(), Ordering::Relaxed);
@@ -270,6 +266,40 @@ fn make_tables() -> memlane_sys::Result<()> {
     }
     PROCESS.tables.store(true, Ordering::Release);
     Ok(())
+}
+
+/// The tables that are no other process's.
+struct Own {
+    conns: NonNull<u8>,
+    eps: NonNull<u8>,
+    fds: NonNull<u8>,
+    conn_free: NonNull<u8>,
+}
+
+impl Own {
+    /// Maps all of them, zeroed, in one piece: to the kernel, whose forks copy each mapping, they are one.
+    fn map() -> memlane_sys::Result<Own> {
+        let lens = [
+            CONNS * size_of::<Conn>(),
+            EPS * size_of::<Ep>(),
+            FDS * 8,
+            CONNS * 4,
+        ];
+        let lens = lens.map(|len| len.next_multiple_of(mem::PAGE));
+        let conns = mem::map_anon(lens.iter().sum(), false)?;
+        // SAFETY: each offset lies in the mapping, which is the sum of them all.
+        let [eps, fds, conn_free] = unsafe {
+            let eps = conns.add(lens[0]);
+            let fds = eps.add(lens[1]);
+            [eps, fds, fds.add(lens[2])]
+        };
+        Ok(Own {
+            conns,
+            eps,
+            fds,
+            conn_free,
+        })
+    }
 }
 
 /// Makes the shared states of connections, in memory shared with forked children and, where a memfd can be had, with
