@@ -81,13 +81,7 @@ pub fn map_shared_at(
     } else {
         libc::PROT_READ
     };
-    let is_locked = len >= LARGE && has_locked_memory();
-    let first = if is_locked { libc::PROT_NONE } else { prot };
-    let addr = map_fresh(at, fd, offset, len, first)?;
-    if is_locked {
-        unlock(addr, len, prot)?;
-    }
-    Ok(addr)
+    unpopulated(len, prot, |prot| map_fresh(at, fd, offset, len, prot))
 }
 
 /// Maps `len` bytes of `fd` as [`map_shared`] does, writable, in the child of a fork that has not called `mlockall` itself: a
@@ -115,6 +109,21 @@ fn has_locked_memory() -> bool {
         .split(|&b| b == b'\n')
         .find(|line| line.starts_with(b"VmLck:"));
     line.is_some_and(|line| line.iter().any(|b| (b'1'..=b'9').contains(b)))
+}
+
+/// Makes a mapping by `map`, to which it gives access rights. The kernel allocates none of its pages before they are touched,
+/// also under `mlockall` if the mapping is [`LARGE`].
+fn unpopulated(
+    len: usize,
+    prot: i32,
+    map: impl Fn(i32) -> Result<NonNull<u8>>,
+) -> Result<NonNull<u8>> {
+    if len < LARGE || !has_locked_memory() {
+        return map(prot);
+    }
+    let addr = map(libc::PROT_NONE)?;
+    unlock(addr, len, prot)?;
+    Ok(addr)
 }
 
 /// Takes the lock of future mappings from a fresh one, and gives it its access rights.
@@ -259,16 +268,12 @@ pub fn map_anon(len: usize, shared: bool) -> Result<NonNull<u8>> {
         libc::MAP_PRIVATE
     };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let is_locked = len >= LARGE && has_locked_memory();
-    let first = if is_locked { libc::PROT_NONE } else { prot };
     let kind = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
-    let addr = unsafe { syscall!(libc::SYS_mmap, 0, len, first, kind, -1isize, 0) }?;
-    let addr = NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)?;
-    if is_locked {
-        unlock(addr, len, prot)?;
-    }
-    Ok(addr)
+    unpopulated(len, prot, |prot| {
+        // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
+        let addr = unsafe { syscall!(libc::SYS_mmap, 0, len, prot, kind, -1isize, 0) }?;
+        NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
+    })
 }
 
 /// Unmaps a mapping.

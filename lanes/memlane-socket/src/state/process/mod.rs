@@ -16,6 +16,7 @@ pub mod memory;
 mod numbers;
 pub mod payback;
 pub mod stand_in;
+mod tables;
 
 pub use bells::{drop_bell, keep_bell, most_bells, ring};
 pub use conn_ref::ConnRef;
@@ -29,8 +30,6 @@ use crate::state::thread::{Lock, SleepLock};
 use crate::state::typed::{Typed, bits_enum};
 use crate::state::uring;
 use core::cell::UnsafeCell;
-use core::ffi::CStr;
-use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
@@ -221,44 +220,14 @@ fn first_tables() -> bool {
     make_tables().is_ok()
 }
 
-/// The address space that the tables take, in bytes. Of memory they take only the pages in use.
-const TABLES_LEN: usize = FDS * 8
-    + CONNS * (size_of::<Conn>() + size_of::<SharedState>() + 4)
-    + EPS * size_of::<Ep>()
-    + stats::PAGE_LEN;
-
-/// Does the limit on address space leave room for the tables? A program with a tight limit may need all of it.
-fn leaves_room() -> bool {
-    let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(proc::limit);
-    limits.iter().all(|limit| TABLES_LEN as u64 <= limit / 4)
-}
-
 fn make_tables() -> memlane_sys::Result<()> {
-    if !leaves_room() {
-        return Err(memlane_sys::Errno(libc::ENOMEM));
-    }
-    let own = Own::map()?;
-    PROCESS
-        .fds
-        .store(own.fds.cast().as_ptr(), Ordering::Relaxed);
-    PROCESS
-        .conns
-        .store(own.conns.cast().as_ptr(), Ordering::Relaxed);
-    PROCESS
-        .eps
-        .store(own.eps.cast().as_ptr(), Ordering::Relaxed);
-    PROCESS
-        .conn_free
-        .store(own.conn_free.cast().as_ptr(), Ordering::Relaxed);
-    PROCESS.shared_states.store(
-        make_shared_states(|name, len| Region::create(name, len, false))?,
-        Ordering::Relaxed,
-    );
+    let gid = proc::random_u64()?;
+    tables::make()?;
+    PROCESS.gid.store(gid, Ordering::Relaxed);
     PROCESS.owner.store(proc::euid(), Ordering::Relaxed);
     PROCESS
         .ticks_per_us
         .store(time::measure_ticks_per_us(), Ordering::Relaxed);
-    PROCESS.gid.store(proc::random_u64()?, Ordering::Relaxed);
     read_boot_id();
     make_stats_page(process_name());
     if let Some(above) = above() {
@@ -266,57 +235,6 @@ fn make_tables() -> memlane_sys::Result<()> {
     }
     PROCESS.tables.store(true, Ordering::Release);
     Ok(())
-}
-
-/// The tables that are no other process's.
-struct Own {
-    conns: NonNull<u8>,
-    eps: NonNull<u8>,
-    fds: NonNull<u8>,
-    conn_free: NonNull<u8>,
-}
-
-impl Own {
-    /// Maps all of them, zeroed, in one piece: to the kernel, whose forks copy each mapping, they are one.
-    fn map() -> memlane_sys::Result<Own> {
-        let lens = [
-            CONNS * size_of::<Conn>(),
-            EPS * size_of::<Ep>(),
-            FDS * 8,
-            CONNS * 4,
-        ];
-        let lens = lens.map(|len| len.next_multiple_of(mem::PAGE));
-        let conns = mem::map_anon(lens.iter().sum(), false)?;
-        // SAFETY: each offset lies in the mapping, which is the sum of them all.
-        let [eps, fds, conn_free] = unsafe {
-            let eps = conns.add(lens[0]);
-            let fds = eps.add(lens[1]);
-            [eps, fds, fds.add(lens[2])]
-        };
-        Ok(Own {
-            conns,
-            eps,
-            fds,
-            conn_free,
-        })
-    }
-}
-
-/// Makes the shared states of connections, in memory shared with forked children and, where a memfd can be had, with
-/// programs started by exec.
-fn make_shared_states(
-    create: impl Fn(&CStr, usize) -> memlane_sys::Result<Region>,
-) -> memlane_sys::Result<*mut SharedState> {
-    let len = CONNS * size_of::<SharedState>();
-    let Ok(mut region) = create(c"memlane-state", len) else {
-        return Ok(mem::map_anon(len, true)?.cast().as_ptr());
-    };
-    let file = region.take_fd();
-    let (base, _) = region.leak();
-    if let Some(file) = file {
-        keep_file(base, len, file);
-    }
-    Ok(base.cast().as_ptr())
 }
 
 /// The user id under which this process made its shared memory.
@@ -588,7 +506,7 @@ pub fn is_borrowed() -> bool {
 /// Gives a child's new connections shared states of their own. The parent's stay mapped for the sockets that both hold. This
 /// happens in the fork, though a child may never have a new connection: a filter may forbid the system calls later.
 pub(crate) fn new_shared_states_for_child() {
-    if let Ok(shared_states) = make_shared_states(Region::create_in_child) {
+    if let Ok(shared_states) = tables::make_shared_states(Region::create_in_child) {
         PROCESS
             .shared_states
             .store(shared_states, Ordering::Relaxed);

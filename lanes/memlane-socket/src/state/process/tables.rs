@@ -1,0 +1,72 @@
+//! The memory of the tables: connections, sets and descriptors. It is reserved whole, and takes only the pages in use.
+
+use super::{CONNS, EPS, FDS, PROCESS, keep_file};
+use crate::state::conn::{Conn, SharedState};
+use crate::state::sets::Ep;
+use core::ffi::CStr;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use memlane_core::region::Region;
+use memlane_core::stats;
+use memlane_sys::{Errno, mem, proc};
+
+/// The tables that no other process sees lie behind each other in one mapping: a fork copies it as one. These are their
+/// lengths, in bytes.
+const CONNS_LEN: usize = whole_pages(CONNS * size_of::<Conn>());
+const EPS_LEN: usize = whole_pages(EPS * size_of::<Ep>());
+const FDS_LEN: usize = whole_pages(FDS * size_of::<usize>());
+const FREE_LEN: usize = whole_pages(CONNS * size_of::<u32>());
+const OWN_LEN: usize = CONNS_LEN + EPS_LEN + FDS_LEN + FREE_LEN;
+/// The table that forked children see, too.
+const SHARED_LEN: usize = CONNS * size_of::<SharedState>();
+/// The address space that all of them take, and the stats page.
+const TABLES_LEN: usize = OWN_LEN + SHARED_LEN + stats::PAGE_LEN;
+
+const fn whole_pages(len: usize) -> usize {
+    len.next_multiple_of(mem::PAGE)
+}
+
+/// Does the limit on address space leave room for the tables? A program with a tight limit may need all of it.
+fn leaves_room() -> bool {
+    let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(proc::limit);
+    limits.iter().all(|limit| TABLES_LEN as u64 <= limit / 4)
+}
+
+/// Makes all tables, zeroed. Where it fails, none is left behind.
+pub(super) fn make() -> memlane_sys::Result<()> {
+    if !leaves_room() {
+        return Err(Errno(libc::ENOMEM));
+    }
+    let own = mem::map_anon(OWN_LEN, false)?;
+    let shared = make_shared_states(|name, len| Region::create(name, len, false));
+    // SAFETY: the mapping from above, which nobody knows of yet.
+    let shared = shared.inspect_err(|_| unsafe { mem::unmap(own, OWN_LEN) })?;
+    // SAFETY: each table begins within the mapping, whose length is the sum of theirs.
+    let at = |offset| unsafe { own.add(offset) };
+    set(&PROCESS.conns, at(0));
+    set(&PROCESS.eps, at(CONNS_LEN));
+    set(&PROCESS.fds, at(CONNS_LEN + EPS_LEN));
+    set(&PROCESS.conn_free, at(CONNS_LEN + EPS_LEN + FDS_LEN));
+    PROCESS.shared_states.store(shared, Ordering::Relaxed);
+    Ok(())
+}
+
+fn set<T>(table: &AtomicPtr<T>, at: NonNull<u8>) {
+    table.store(at.cast().as_ptr(), Ordering::Relaxed);
+}
+
+/// Makes the shared states of connections, in memory shared with forked children and, where a memfd can be had, with
+/// programs started by exec.
+pub(super) fn make_shared_states(
+    create: impl Fn(&CStr, usize) -> memlane_sys::Result<Region>,
+) -> memlane_sys::Result<*mut SharedState> {
+    let Ok(mut region) = create(c"memlane-state", SHARED_LEN) else {
+        return Ok(mem::map_anon(SHARED_LEN, true)?.cast().as_ptr());
+    };
+    let file = region.take_fd();
+    let (base, _) = region.leak();
+    if let Some(file) = file {
+        keep_file(base, SHARED_LEN, file);
+    }
+    Ok(base.cast().as_ptr())
+}
