@@ -20,6 +20,9 @@ fn main() {
     shim.compile("memlane_shim");
     // The libc crate leaves this to std when another crate of the build wants its feature `std`; here there is no std.
     println!("cargo::rustc-cdylib-link-arg=-lc");
+    println!("cargo::rerun-if-changed=src/far.ld");
+    let script = std::path::absolute("src/far.ld").expect("a path of the package");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-T,{}", script.display());
     // Report undefined symbols here, not in every program that is started with the library.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
 }

@@ -92,12 +92,14 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// How long [`measure_ticks_per_us`] measures.
+/// The shortest time between two moments that tell how many ticks make a microsecond.
 const MEASURED_NS: u64 = 50_000;
+/// The longest: a machine that has slept since may count its ticks anew.
+const MEASURED_MOST_NS: u64 = 1_000_000_000;
 
 /// One moment, by both clocks.
 #[derive(Clone, Copy, Debug)]
-struct Moment {
+pub struct Moment {
     ns: u64,
     ticks: u64,
     /// Ticks that went by while the nanoseconds were read. If they are many, the thread lost its CPU meanwhile, and the two times
@@ -105,12 +107,36 @@ struct Moment {
     doubt: u64,
 }
 
-/// Measures how many `ticks` make a microsecond (spends ~50 µs). A thread that loses its CPU meanwhile measures for longer, and as
-/// exactly.
+impl Moment {
+    /// A moment that lies too far back to measure anything from it.
+    pub const NEVER: Moment = Moment {
+        ns: 0,
+        ticks: 0,
+        doubt: 0,
+    };
+
+    /// This moment.
+    pub fn now() -> Moment {
+        certain_moment(this_moment)
+    }
+}
+
+/// Measures how many `ticks` make a microsecond (spends 50 µs).
 pub fn measure_ticks_per_us() -> u64 {
-    let begin = certain_moment(this_moment);
+    ticks_per_us_since(Moment::now())
+}
+
+/// How many `ticks` have made a microsecond since `begin`. Waits until that is 50 µs ago; what lies more than a second back
+/// does not count, and the measure begins now. A thread that loses its CPU meanwhile measures for longer, and as exactly.
+pub fn ticks_per_us_since(begin: Moment) -> u64 {
+    let age = now_ns().saturating_sub(begin.ns);
+    let begin = if age <= MEASURED_MOST_NS {
+        begin
+    } else {
+        Moment::now()
+    };
     while now_ns().saturating_sub(begin.ns) < MEASURED_NS {}
-    let end = certain_moment(this_moment);
+    let end = Moment::now();
     let ns = end.ns.saturating_sub(begin.ns).max(1);
     (end.ticks.wrapping_sub(begin.ticks) * 1000 / ns).max(1)
 }

@@ -118,9 +118,9 @@ fn times_scarce(crowd: &Crowd) -> u64 {
 }
 
 /// What `ends/locked.c` says of itself, in KiB. `None`: it may not lock that much.
-fn kib_of_a_program_that_locks_its_memory(mode: Mode) -> Option<[u64; 2]> {
+fn kib_of_a_program_that_locks_its_memory(mode: Mode, how: &[&str]) -> Option<[u64; 2]> {
     let program = Path::new(env!("OUT_DIR")).join("locked");
-    let ran = command(mode, program).output().expect("it runs");
+    let ran = command(mode, program).args(how).output().expect("it runs");
     let counted = counts(&String::from_utf8_lossy(&ran.stdout));
     let kib = ["resident", "locked"].map(|name| counted.get(name).copied());
     let [Some(resident), Some(locked)] = kib else {
@@ -133,10 +133,9 @@ fn kib_of_a_program_that_locks_its_memory(mode: Mode) -> Option<[u64; 2]> {
 /// The library's own pages, and those of the tables that it has touched.
 const MOST_MORE_KIB: u64 = 8 * 1024;
 
-#[test]
-fn a_program_that_locks_its_memory_pays_for_what_the_library_uses_and_not_for_what_it_reserves() {
-    let plain = kib_of_a_program_that_locks_its_memory(Mode::Plain);
-    let under = kib_of_a_program_that_locks_its_memory(Mode::Auto);
+fn a_program_that_locks_pays_for_what_is_used(how: &[&str]) {
+    let plain = kib_of_a_program_that_locks_its_memory(Mode::Plain, how);
+    let under = kib_of_a_program_that_locks_its_memory(Mode::Auto, how);
     let Some((plain, under)) = plain.zip(under) else {
         return;
     };
@@ -147,6 +146,16 @@ fn a_program_that_locks_its_memory_pays_for_what_the_library_uses_and_not_for_wh
             "{under} KiB instead of {plain}"
         );
     }
+}
+
+#[test]
+fn a_program_that_locks_its_memory_pays_for_what_the_library_uses_and_not_for_what_it_reserves() {
+    a_program_that_locks_pays_for_what_is_used(&[]);
+}
+
+#[test]
+fn what_the_library_reserves_is_not_locked_either_where_pages_are_locked_once_they_are_used() {
+    a_program_that_locks_pays_for_what_is_used(&["onfault"]);
 }
 
 #[test]

@@ -96,7 +96,7 @@ pub fn after_fork_child() {
         .stats
         .store(core::ptr::null_mut(), Ordering::Relaxed);
     make_stats_page(proc::thread_name());
-    crate::state::trace::start();
+    crate::state::trace::start_in_child();
     for_live(|conn| {
         conn.inherited.store(1, Ordering::Relaxed);
         conn.holds.store(0, Ordering::Relaxed);

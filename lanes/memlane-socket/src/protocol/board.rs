@@ -9,6 +9,7 @@
 )]
 
 use crate::state::conn::{Conn, Dmb, SharedState};
+use crate::state::far::far;
 use crate::state::idle::{self, CHUNKS};
 use crate::state::process::PROCESS;
 use crate::state::sets::{self, Bell, Ep, Sleeper, SleeperCell};
@@ -40,20 +41,22 @@ pub(super) struct Board {
     pub(super) shared_states: [AtomicPtr<SharedState>; SLOTS],
 }
 
-pub(super) static BOARDS: [Board; CHUNKS] = [const {
-    Board {
-        base: AtomicPtr::new(core::ptr::null_mut()),
-        ring_size: AtomicU32::new(0),
-        serial: AtomicU32::new(0),
-        hot: AtomicU32::new(0),
-        sleeper: SleeperCell::new(),
-        bell: AtomicI32::new(0),
-        is_across: AtomicU32::new(0),
-        is_to_arrive: AtomicU32::new(0),
-        conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
-        shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
-    }
-}; CHUNKS];
+far! {
+    pub(super) static BOARDS: [Board; CHUNKS] = [const {
+        Board {
+            base: AtomicPtr::new(core::ptr::null_mut()),
+            ring_size: AtomicU32::new(0),
+            serial: AtomicU32::new(0),
+            hot: AtomicU32::new(0),
+            sleeper: SleeperCell::new(),
+            bell: AtomicI32::new(0),
+            is_across: AtomicU32::new(0),
+            is_to_arrive: AtomicU32::new(0),
+            conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
+            shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
+        }
+    }; CHUNKS];
+}
 
 /// Boards from this index on were never used.
 pub(super) static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);

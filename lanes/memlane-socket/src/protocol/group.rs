@@ -25,6 +25,7 @@ use crate::protocol::agent::Across;
 use crate::protocol::board::{self, BOARD_HIGH, BOARDS};
 use crate::protocol::wire;
 use crate::state::conn::{Conn, Dmb, SharedState};
+use crate::state::far::far;
 use crate::state::idle;
 pub use crate::state::idle::CHUNKS;
 use crate::state::process::{self, PROCESS};
@@ -142,21 +143,23 @@ unsafe impl Sync for Tables {}
 /// thread.
 static USED: AtomicBool = AtomicBool::new(false);
 
-static TABLES: Tables = Tables {
-    groups: UnsafeCell::new([const { Group::NONE }; GROUPS]),
-    own: UnsafeCell::new([const { OwnChunk::NONE }; CHUNKS]),
-    peers: UnsafeCell::new(
-        [const {
-            PeerChunk {
-                group: 0,
-                id: 0,
-                ring_size: 0,
-                base: None,
-                bell: 0,
-            }
-        }; CHUNKS],
-    ),
-};
+far! {
+    static TABLES: Tables = Tables {
+        groups: UnsafeCell::new([const { Group::NONE }; GROUPS]),
+        own: UnsafeCell::new([const { OwnChunk::NONE }; CHUNKS]),
+        peers: UnsafeCell::new(
+            [const {
+                PeerChunk {
+                    group: 0,
+                    id: 0,
+                    ring_size: 0,
+                    base: None,
+                    bell: 0,
+                }
+            }; CHUNKS],
+        ),
+    };
+}
 
 /// Proof that `PROCESS.group_lock` is held.
 pub struct Locked<'a>(#[allow(dead_code)] crate::state::thread::SleepLockGuard<'a>);

@@ -5,6 +5,7 @@
 //! each with its own limit of memory. So all rings into which this process sends to one such peer process have a bound
 //! together: beyond it a ring keeps the window that it has, and TCP takes what does not fit.
 
+use crate::state::far::far;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Link groups of a process (`protocol::group`).
@@ -13,8 +14,10 @@ pub const GROUPS: usize = 1024;
 /// 4 MiB, the default.
 const MOST: u64 = 64 << 20;
 
-/// What each link group's peer has. A count: nothing is ordered by it. What a connection adds here, it notes in its [`Cost`].
-static HAS: [Account; GROUPS] = [const { Account(AtomicU64::new(0)) }; GROUPS];
+far! {
+    /// What each link group's peer has. A count: nothing is ordered by it. What a connection adds here, it notes in its [`Cost`].
+    static HAS: [Account; GROUPS] = [const { Account(AtomicU64::new(0)) }; GROUPS];
+}
 
 /// Has there been a foreign peer? Set before the connection counts anything, and cleared in the child of a fork.
 static USED: AtomicBool = AtomicBool::new(false);

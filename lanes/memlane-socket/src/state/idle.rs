@@ -4,6 +4,7 @@
 //! [`crate::protocol::lane::trim`] gives the pages of marked slots back.
 
 use crate::faults;
+use crate::state::far::far;
 use crate::state::process::PROCESS;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memlane_sys::time::ticks;
@@ -21,12 +22,14 @@ pub(crate) struct Marks {
     pub(crate) aged: AtomicU64,
 }
 
-pub(crate) static MARKS: [Marks; CHUNKS] = [const {
-    Marks {
-        dirty: AtomicU64::new(0),
-        aged: AtomicU64::new(0),
-    }
-}; CHUNKS];
+far! {
+    pub(crate) static MARKS: [Marks; CHUNKS] = [const {
+        Marks {
+            dirty: AtomicU64::new(0),
+            aged: AtomicU64::new(0),
+        }
+    }; CHUNKS];
+}
 
 /// `ticks` of the next look; 0: no slot is marked that may soon give pages back.
 pub(crate) static NEXT: AtomicU64 = AtomicU64::new(0);

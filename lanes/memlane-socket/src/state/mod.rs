@@ -8,6 +8,7 @@
 
 pub mod conn;
 pub mod crowd;
+pub mod far;
 pub mod foreign;
 pub mod gate;
 pub mod guard;

@@ -5,11 +5,14 @@
 //! other streams from one that has stopped.
 
 use super::foreign::GROUPS;
+use crate::state::far::far;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// `ticks` at which the peer of each link group was last seen to read. Any thread that waits for room writes and reads it, relaxed:
-/// it only says how long to wait.
-static SEEN: [AtomicU64; GROUPS] = [const { AtomicU64::new(0) }; GROUPS];
+far! {
+    /// `ticks` at which the peer of each link group was last seen to read. Any thread that waits for room writes and reads it, relaxed:
+    /// it only says how long to wait.
+    static SEEN: [AtomicU64; GROUPS] = [const { AtomicU64::new(0) }; GROUPS];
+}
 
 /// The process that receives from a connection.
 #[derive(Default, Debug)]

@@ -12,6 +12,7 @@ use crate::config::Upgrade;
 use crate::protocol::group;
 use crate::protocol::wire::{self, Message};
 use crate::state::conn::{Conn, Handshake, Stage};
+use crate::state::far::far;
 use crate::state::process::ConnRef;
 use crate::state::process::{self, CONNS, PROCESS};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -43,11 +44,15 @@ static NAMED: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 /// The position in [`NAMED`] that is examined next.
 static NEXT_PLACE: AtomicU32 = AtomicU32::new(0);
 
-/// Expected connections by their addresses: the first index + 1 of each list; 0: none. The lock of the groups guards
-/// this and `NEXT`.
-static FIRST: [AtomicU32; LISTS] = [const { AtomicU32::new(0) }; LISTS];
-/// The next connection of the same list: index + 1; `LAST`: none; 0: it is in no list.
-static NEXT: [AtomicU32; CONNS] = [const { AtomicU32::new(0) }; CONNS];
+far! {
+    /// Expected connections by their addresses: the first index + 1 of each list; 0: none. The lock of the groups guards
+    /// this and `NEXT`.
+    static FIRST: [AtomicU32; LISTS] = [const { AtomicU32::new(0) }; LISTS];
+}
+far! {
+    /// The next connection of the same list: index + 1; `LAST`: none; 0: it is in no list.
+    static NEXT: [AtomicU32; CONNS] = [const { AtomicU32::new(0) }; CONNS];
+}
 /// Has any connection begun to listen since this process began? If not, none has a name or is expected. A thread that begins to
 /// listen sets it. The child of a fork, which has one thread, reads and clears it.
 static HAVE_LISTENED: AtomicBool = AtomicBool::new(false);

@@ -2,6 +2,7 @@
 //! (see `hooks::handoff`).
 
 use super::hidden::{hide, unhide};
+use crate::state::far::far;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use memlane_sys::fd::Fd;
@@ -16,20 +17,32 @@ struct Kept {
     fd: AtomicI32,
 }
 
-static FILES: [Kept; MOST] = [const {
-    Kept {
-        base: AtomicUsize::new(0),
-        len: AtomicUsize::new(0),
-        fd: AtomicI32::new(0),
-    }
-}; MOST];
+far! {
+    static FILES: [Kept; MOST] = [const {
+        Kept {
+            base: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            fd: AtomicI32::new(0),
+        }
+    }; MOST];
+}
+
+/// Places of [`FILES`] from this one on were never used. Raised before a place is taken; to look at the others costs a forked
+/// child page faults.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+fn used() -> &'static [Kept] {
+    FILES.get(..USED.load(Ordering::Relaxed)).unwrap_or(&FILES)
+}
 
 /// Keeps `file`, which is mapped at `base`, among the hidden descriptors. Returns its number; −1: the table is full,
 /// and the file is closed.
 pub fn keep_file(base: NonNull<u8>, len: usize, file: Fd) -> i32 {
     let n = hide(file);
-    let free = FILES.iter().find(|f| f.base.load(Ordering::Relaxed) == 0);
-    if let (Some(place), true) = (free, n > 0) {
+    let mut places = FILES.iter().enumerate();
+    let free = places.find(|(_, f)| f.base.load(Ordering::Relaxed) == 0);
+    if let (Some((i, place)), true) = (free, n > 0) {
+        USED.fetch_max(i + 1, Ordering::Relaxed);
         place.len.store(len, Ordering::Relaxed);
         place.fd.store(n, Ordering::Relaxed);
         place.base.store(base.as_ptr() as usize, Ordering::Release);
@@ -40,7 +53,7 @@ pub fn keep_file(base: NonNull<u8>, len: usize, file: Fd) -> i32 {
 /// Closes the memfd of the mapping at `base`, which is about to go. Returns whether it was kept.
 pub fn drop_file(base: NonNull<u8>) -> bool {
     let at = base.as_ptr() as usize;
-    let place = FILES.iter().find(|f| f.base.load(Ordering::Relaxed) == at);
+    let place = used().iter().find(|f| f.base.load(Ordering::Relaxed) == at);
     if let Some(f) = place {
         f.base.store(0, Ordering::Release);
         unhide(f.fd.load(Ordering::Relaxed));
@@ -50,14 +63,14 @@ pub fn drop_file(base: NonNull<u8>) -> bool {
 
 /// Is hidden descriptor `n` such a memfd?
 pub fn is_kept_file(n: i32) -> bool {
-    FILES
+    used()
         .iter()
         .any(|f| f.base.load(Ordering::Acquire) != 0 && f.fd.load(Ordering::Relaxed) == n)
 }
 
 /// Notes that a hidden descriptor has got another number; −1: it is gone, and its memory cannot be handed over.
 pub(super) fn renumbered(n: i32, new: i32) {
-    for f in &FILES {
+    for f in used() {
         let renumbered =
             f.fd.compare_exchange(n, new, Ordering::Relaxed, Ordering::Relaxed);
         if renumbered.is_ok() && new < 0 {
@@ -68,7 +81,7 @@ pub(super) fn renumbered(n: i32, new: i32) {
 
 /// The memfd that holds address `at`, and the offset in it.
 pub fn find_file(at: usize) -> Option<(i32, usize)> {
-    FILES.iter().find_map(|f| {
+    used().iter().find_map(|f| {
         let base = f.base.load(Ordering::Acquire);
         let inside = base != 0 && at >= base && at - base < f.len.load(Ordering::Relaxed);
         inside.then(|| (f.fd.load(Ordering::Relaxed), at - base))

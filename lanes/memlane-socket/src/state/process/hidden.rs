@@ -2,13 +2,28 @@
 
 use super::numbers::Numbers;
 use super::*;
+use crate::state::far::far;
 use crate::state::sets::Hiding;
 
-/// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close. 0:
-/// free.
-static HIDDEN: [AtomicI32; 2048] = [const { AtomicI32::new(0) }; 2048];
-/// The numbers that are in [`HIDDEN`]. Whoever writes a place there writes this, too. Read at each close of the program's.
-static NUMBERS: Numbers = Numbers::NONE;
+far! {
+    /// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close. 0:
+    /// free.
+    static HIDDEN: [AtomicI32; 2048] = [const { AtomicI32::new(0) }; 2048];
+}
+far! {
+    /// The numbers that are in [`HIDDEN`]. Whoever writes a place there writes this, too. Read at each close of the program's.
+    static NUMBERS: Numbers = Numbers::NONE;
+}
+
+/// Places of [`HIDDEN`] from this one on were never used. Raised before a place is taken; to look at the others costs a forked
+/// child page faults.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+fn used() -> &'static [AtomicI32] {
+    HIDDEN
+        .get(..USED.load(Ordering::Relaxed))
+        .unwrap_or(&HIDDEN)
+}
 
 /// The library's descriptors lie as if no process had a higher limit than this. The kernel's table of descriptors is as long as
 /// the highest number in use: each fork copies it, and each look of the agent walks through it. At 2^20, which container
@@ -31,7 +46,8 @@ pub fn hide(own: fd::Fd) -> i32 {
     if !NUMBERS.add(raw) {
         return -1;
     }
-    for place in &HIDDEN {
+    for (i, place) in HIDDEN.iter().enumerate() {
+        USED.fetch_max(i + 1, Ordering::Relaxed);
         if place
             .compare_exchange(0, raw, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -57,7 +73,7 @@ pub fn fd_limit() -> i32 {
 
 /// Closes a hidden descriptor.
 pub fn unhide(n: i32) {
-    for place in &HIDDEN {
+    for place in used() {
         if n > 0
             && place
                 .compare_exchange(n, 0, Ordering::AcqRel, Ordering::Relaxed)
@@ -78,7 +94,7 @@ pub fn is_hidden(n: i32) -> bool {
 
 /// The lowest hidden descriptor at or above `n`.
 pub fn next_hidden(n: i32) -> Option<i32> {
-    HIDDEN
+    used()
         .iter()
         .map(|p| p.load(Ordering::Relaxed))
         .filter(|&h| h > 2 && h >= n)
@@ -90,7 +106,7 @@ pub fn next_hidden(n: i32) -> Option<i32> {
 ///
 /// The tables of the process know the new number then; what the protocol keeps does not, see `upgrade::renumbered`.
 pub fn evade(n: i32) -> Option<i32> {
-    let place = HIDDEN.iter().find(|p| p.load(Ordering::Relaxed) == n)?;
+    let place = used().iter().find(|p| p.load(Ordering::Relaxed) == n)?;
     let moved = copied_from(n, n + 1).or_else(|| copied_from(n, 3));
     let moved = moved.filter(|&moved| {
         let marked = NUMBERS.add(moved);
@@ -153,7 +169,7 @@ fn is_kept_agent(n: i32) -> bool {
 /// Closes the parent's hidden descriptors in the child of a fork, except for those that inherited connections may need:
 /// memory, bells of peers, and connections to agents that have allotted memory.
 pub fn close_hidden() {
-    for place in &HIDDEN {
+    for place in used() {
         let n = place.load(Ordering::Relaxed);
         // Most places are free, and to look whether a descriptor is kept takes long.
         if n > 2 && !files::is_kept_file(n) && !bells::is_bell(n) && !is_kept_agent(n) {

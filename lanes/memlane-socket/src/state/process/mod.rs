@@ -36,7 +36,8 @@ use core::sync::atomic::{
 use memlane_core::reason::Reason;
 use memlane_core::region::Region;
 use memlane_core::stats::{self, ConnEntry, ConnState, Counter, Header};
-use memlane_sys::{fd, mem, proc, time};
+use memlane_sys::time::{self, Moment};
+use memlane_sys::{fd, mem, proc};
 
 /// Descriptor numbers below this are tracked; sockets with higher numbers stay on TCP. Tests have a small table: most
 /// machines do not allow descriptor numbers beyond the real one.
@@ -75,6 +76,8 @@ pub struct Process {
     /// Written by the thread that begins; read by all.
     stage: Typed<Started>,
     config: UnsafeCell<Config>,
+    /// When the library has begun: ticks are measured from then on.
+    began: UnsafeCell<Moment>,
     /// The process id; 0 in a process that a fork made without our notice.
     pub pid: AtomicI32,
     /// A random id of the process (SMC's GID).
@@ -117,13 +120,14 @@ pub struct Process {
     pub trace_fd: AtomicI32,
 }
 
-// SAFETY: everything is atomic, or guarded by a lock; `config` is written once, before `stage` is `Yes`.
+// SAFETY: everything is atomic, or guarded by a lock; `config` and `began` are written once, before `stage` is `Yes`.
 unsafe impl Sync for Process {}
 
 /// The process.
 pub static PROCESS: Process = Process {
     stage: Typed::new(0),
     config: UnsafeCell::new(Config::DEFAULT),
+    began: UnsafeCell::new(Moment::NEVER),
     pid: AtomicI32::new(0),
     gid: AtomicU64::new(0),
     ticks_per_us: AtomicU64::new(1000),
@@ -185,7 +189,10 @@ pub fn begin(c: Config, above: &'static Above) -> bool {
     crate::faults::read(config::env(c"MEMLANE_FAULT"));
     ABOVE.store(core::ptr::from_ref(above).cast_mut(), Ordering::Release);
     // SAFETY: nobody reads before `stage` is `Yes`.
-    unsafe { *PROCESS.config.get() = c };
+    unsafe {
+        *PROCESS.config.get() = c;
+        *PROCESS.began.get() = Moment::now();
+    }
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
     let started = if c.disabled {
         Started::Off
@@ -225,9 +232,11 @@ fn make_tables() -> memlane_sys::Result<()> {
     tables::make()?;
     PROCESS.gid.store(gid, Ordering::Relaxed);
     PROCESS.owner.store(proc::euid(), Ordering::Relaxed);
+    // SAFETY: written once, before `stage` was `Yes`.
+    let began = unsafe { *PROCESS.began.get() };
     PROCESS
         .ticks_per_us
-        .store(time::measure_ticks_per_us(), Ordering::Relaxed);
+        .store(time::ticks_per_us_since(began), Ordering::Relaxed);
     read_boot_id();
     make_stats_page(process_name());
     if let Some(above) = above() {
@@ -799,6 +808,9 @@ pub(crate) fn make_stats_page(name: [u8; 16]) {
 
 /// The name of this process, padded with zeros: that of its first thread.
 fn process_name() -> [u8; 16] {
+    if proc::tid() == proc::pid() {
+        return proc::thread_name();
+    }
     let mut comm = [0u8; 16];
     let _ = fd::read_file(c"/proc/self/comm", &mut comm);
     comm.map(|c| if c == b'\n' { 0 } else { c })

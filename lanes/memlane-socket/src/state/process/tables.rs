@@ -10,8 +10,8 @@ use memlane_core::region::Region;
 use memlane_core::stats;
 use memlane_sys::{Errno, mem, proc};
 
-/// The tables that no other process sees lie behind each other in one mapping: a fork copies it as one. These are their
-/// lengths, in bytes.
+/// The tables that no other process sees lie behind each other in one mapping: a fork copies it as one. The longest is the
+/// last, so that the beginnings of the others, which nearly every process uses, share page tables. These are their lengths, in bytes.
 const CONNS_LEN: usize = whole_pages(CONNS * size_of::<Conn>());
 const EPS_LEN: usize = whole_pages(EPS * size_of::<Ep>());
 const FDS_LEN: usize = whole_pages(FDS * size_of::<usize>());
@@ -43,10 +43,10 @@ pub(super) fn make() -> memlane_sys::Result<()> {
     let shared = shared.inspect_err(|_| unsafe { mem::unmap(own, OWN_LEN) })?;
     // SAFETY: each table begins within the mapping, whose length is the sum of theirs.
     let at = |offset| unsafe { own.add(offset) };
-    set(&PROCESS.conns, at(0));
-    set(&PROCESS.eps, at(CONNS_LEN));
-    set(&PROCESS.fds, at(CONNS_LEN + EPS_LEN));
-    set(&PROCESS.conn_free, at(CONNS_LEN + EPS_LEN + FDS_LEN));
+    set(&PROCESS.conn_free, at(0));
+    set(&PROCESS.eps, at(FREE_LEN));
+    set(&PROCESS.fds, at(FREE_LEN + EPS_LEN));
+    set(&PROCESS.conns, at(FREE_LEN + EPS_LEN + FDS_LEN));
     PROCESS.shared_states.store(shared, Ordering::Relaxed);
     Ok(())
 }

@@ -164,11 +164,11 @@ pub struct Reg {
 }
 
 impl Reg {
-    /// A registration that is in no set.
+    /// A registration that is in no set: zeros, as the memory of a connection is at first.
     #[allow(clippy::declare_interior_mutable_const)] // the initial value of statics
     const FREE: Reg = Reg {
         ep: AtomicPtr::new(core::ptr::null_mut()),
-        fd: AtomicI32::new(-1),
+        fd: AtomicI32::new(0),
         events: AtomicU32::new(0),
         kernel_events: AtomicU32::new(0),
         kernel_data: AtomicU64::new(0),

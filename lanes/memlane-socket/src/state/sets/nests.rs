@@ -6,6 +6,7 @@
 //! The kernel refuses cycles. A nest is made after the kernel's registration and goes before it, so nests have no cycles either.
 
 use super::*;
+use crate::state::far::far;
 use core::sync::atomic::AtomicUsize;
 
 /// Value of [`Ep::nested`]: all that waits on the set are this process's epoll, poll and select, which look at its rings.
@@ -31,14 +32,16 @@ pub(crate) struct Nest {
     pub(crate) since: AtomicU64,
 }
 
-static ALL: [Nest; NESTS] = [const {
-    Nest {
-        reg: Reg::FREE,
-        inner: AtomicPtr::new(core::ptr::null_mut()),
-        told: AtomicU32::new(0),
-        since: AtomicU64::new(0),
-    }
-}; NESTS];
+far! {
+    static ALL: [Nest; NESTS] = [const {
+        Nest {
+            reg: Reg::FREE,
+            inner: AtomicPtr::new(core::ptr::null_mut()),
+            told: AtomicU32::new(0),
+            since: AtomicU64::new(0),
+        }
+    }; NESTS];
+}
 /// Nests from this index on were never used.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 

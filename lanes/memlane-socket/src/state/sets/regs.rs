@@ -3,6 +3,7 @@
 //! it.
 
 use super::*;
+use crate::state::far::far;
 
 /// The number of registrations that lie in the connection.
 pub const REGS: usize = 2;
@@ -24,13 +25,15 @@ struct Spare {
     next: AtomicPtr<Spare>,
 }
 
-static SPARES: [Spare; SPARE] = [const {
-    Spare {
-        reg: Reg::FREE,
-        conn: AtomicU32::new(NOBODYS),
-        next: AtomicPtr::new(core::ptr::null_mut()),
-    }
-}; SPARE];
+far! {
+    static SPARES: [Spare; SPARE] = [const {
+        Spare {
+            reg: Reg::FREE,
+            conn: AtomicU32::new(NOBODYS),
+            next: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }; SPARE];
+}
 /// The index at which the search for a free registration begins: behind the one that was taken last.
 static SEARCHED: AtomicU32 = AtomicU32::new(0);
 

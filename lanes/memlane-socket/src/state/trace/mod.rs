@@ -20,9 +20,10 @@ pub use tell::{
 };
 
 use crate::config;
+use crate::state::far::far;
 use crate::state::process::{self, PROCESS};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use memlane_core::access::SharedBytes;
 use memlane_core::trace::{self, Page, RING_AT, Ring};
 use memlane_sys::fd::{self, Fd};
@@ -39,8 +40,10 @@ struct Home {
 const HOME_LEN: usize = size_of::<Home>();
 const _: () = assert!(HOME_LEN <= RING_AT);
 
-/// The memfd is mapped over this page. Before that, or without a memfd, it is all zero: no tracer is there.
-static HOME: Home = Home { page: Page::zero() };
+far! {
+    /// The memfd is mapped over this page. Before that, or without a memfd, it is all zero: no tracer is there.
+    static HOME: Home = Home { page: Page::zero() };
+}
 
 /// The position up to which room in the ring has been given away. It is never read back from shared memory.
 static HEAD: AtomicU64 = AtomicU64::new(0);
@@ -84,13 +87,28 @@ pub fn on() -> bool {
 const _: () =
     assert!(core::mem::offset_of!(Home, page) == 0 && core::mem::offset_of!(Page, on) == 0);
 
-/// Makes the page, when the process makes its tables, and in the child of a fork.
+/// Did the environment name a tracer when the process made its tables? Written then, and read in the child of a fork.
+static IS_NAMED: AtomicBool = AtomicBool::new(false);
+
+/// Makes the page, when the process makes its tables.
 pub fn start() {
+    let tracer = config::env(c"MEMLANE_TRACE").filter(|name| !name.is_empty());
+    IS_NAMED.store(tracer.is_some(), Ordering::Relaxed);
+    start_for(tracer);
+}
+
+/// Makes the page in the child of a fork. It asks for a tracer only if its parent had one: the question costs page faults.
+pub fn start_in_child() {
+    let is_named = IS_NAMED.load(Ordering::Relaxed);
+    start_for(is_named.then(|| config::env(c"MEMLANE_TRACE")).flatten());
+}
+
+fn start_for(tracer: Option<&[u8]>) {
     if make_page().is_err() {
         PROCESS.trace_fd.store(-1, Ordering::Relaxed);
         return;
     }
-    if let Some(name) = config::env(c"MEMLANE_TRACE").filter(|name| !name.is_empty())
+    if let Some(name) = tracer
         && call_tracer(name).is_ok()
     {
         for _ in 0..WAIT_FOR_TRACER_MS {

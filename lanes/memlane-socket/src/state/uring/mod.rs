@@ -7,6 +7,7 @@ mod entry;
 
 pub use entry::{Entry, op};
 
+use crate::state::far::far;
 use crate::state::thread::Lock;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -166,13 +167,15 @@ struct Place {
 // SAFETY: `queue` is only reached with `lock` held.
 unsafe impl Sync for Place {}
 
-static PLACES: [Place; MOST] = [const {
-    Place {
-        lock: Lock::new(),
-        fd: AtomicU32::new(0),
-        queue: UnsafeCell::new(None),
-    }
-}; MOST];
+far! {
+    static PLACES: [Place; MOST] = [const {
+        Place {
+            lock: Lock::new(),
+            fd: AtomicU32::new(0),
+            queue: UnsafeCell::new(None),
+        }
+    }; MOST];
+}
 
 /// Has the program ever tried to set up an instance that is watched? Set before its place is taken, read by all, and in the
 /// child of a fork.
