@@ -11,9 +11,9 @@ const TCP: To = To::System(Side::Tcp.id());
 /// The columns under `memlane run`.
 const OURS: [&str; 2] = [Side::Copy.id(), Side::Nocopy.id()];
 /// Groups of the programs' rows.
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 14] = [
     "embedded", "sockperf", "iperf3", "nginx", "redis", "pgbench", "haproxy", "netty", "go",
-    "musl", "nc", "ssh", "one-cpu",
+    "script", "musl", "nc", "ssh", "one-cpu",
 ];
 /// Rings of fixed sizes.
 const FIXED: [&str; 6] = {
@@ -105,6 +105,8 @@ pub(crate) fn catalogue() -> Catalogue {
                 "go-proxy",
                 "caddy",
                 "go-start",
+                "script-curl",
+                "script-true",
                 "ssh",
                 "one-cpu-msg100",
                 "one-cpu-iperf3",
@@ -322,7 +324,7 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
             AtLeast(1.5)
         }
         (ring, _, "rate" | "throughput") if ring.starts_with("rings-") => AtLeast(0.9),
-        ("pgbench-connect" | "nginx-close", _, "rate") => AtLeast(0.97),
+        ("pgbench-connect" | "nginx-close" | "script-curl", _, "rate") => AtLeast(0.97),
         ("iperf3-bidir" | "nginx-16m" | "nc", _, "throughput")
         | ("redis-set-1m" | "redis-get-1m", _, "rate") => AtLeast(2.0),
         // The program or the encryption takes most of the time.

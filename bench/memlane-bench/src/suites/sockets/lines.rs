@@ -6,7 +6,7 @@ use super::works::{
 };
 
 /// How many works there are.
-pub(super) const WORKS_COUNT: usize = 34;
+pub(super) const WORKS_COUNT: usize = 35;
 
 /// All of them, in the order of the table.
 #[rustfmt::skip]
@@ -79,6 +79,10 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
             line("musl-nginx-128", "nginx with musl/wrk, 128 connections", &["1", "128", "index.html"]).long(),
         ])
     },
+    several("script", By::Script, &["sh", "date", "curl", "nginx"], &[
+        line("script-curl", "a script of curl, each asks nginx once", &["curl"]),
+        line("script-true", "a script of true, no connections", &["true"]).long(),
+    ]),
     Work {
         pinning: &[Pinning::Apart],
         ..several("nc", By::Netcat, &["nc.openbsd", "dd", "timeout"], &[

@@ -139,6 +139,8 @@ pub(in crate::suites) enum By {
     GoStart,
     /// Arguments: wrk's threads, connections.
     Caddy,
+    /// A shell script. Arguments: the program that it starts again and again.
+    Script,
     /// `dd | nc`.
     Netcat,
     /// iperf3 through `ssh -L`.
