@@ -121,9 +121,7 @@ pub fn evade(n: i32) -> Option<i32> {
     files::renumbered(n, moved);
     bells::renumbered(n, moved);
     stand_in::renumbered(n, moved);
-    for agent in &AGENTS {
-        let _ = agent.compare_exchange(n, moved.max(0), Ordering::Relaxed, Ordering::Relaxed);
-    }
+    agents::renumbered(n, moved);
     each_ep(|ep| {
         ep.bells.renumbered(n, moved);
         let bell = &ep.bell;
@@ -148,31 +146,13 @@ fn copied_from(n: i32, least: i32) -> Option<i32> {
     copied.map(fd::as_fd).ok()
 }
 
-/// Connections of parents to their agents; 0: a free place. Written in the child of a fork, which has one thread, and where a
-/// descriptor gets another number.
-static AGENTS: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
-
-/// Keeps the parent's connection to its agent open in the child of a fork, for as long as the child lives: the agent gives memory
-/// that is shared with another machine to others when nobody has the connection any more, and the child has the memory mapped.
-pub fn keep_agent(n: i32) {
-    if let Some(place) = AGENTS.iter().find(|p| p.load(Ordering::Relaxed) == 0) {
-        place.store(n.max(0), Ordering::Relaxed);
-    }
-}
-
-fn is_kept_agent(n: i32) -> bool {
-    AGENTS
-        .iter()
-        .any(|place| place.load(Ordering::Relaxed) == n)
-}
-
 /// Closes the parent's hidden descriptors in the child of a fork, except for those that inherited connections may need:
 /// memory, bells of peers, and connections to agents that have allotted memory.
 pub fn close_hidden() {
     for place in used() {
         let n = place.load(Ordering::Relaxed);
         // Most places are free, and to look whether a descriptor is kept takes long.
-        if n > 2 && !files::is_kept_file(n) && !bells::is_bell(n) && !is_kept_agent(n) {
+        if n > 2 && !files::is_kept_file(n) && !bells::is_bell(n) && !agents::is_kept(n) {
             unhide(n);
         }
     }

@@ -8,6 +8,7 @@
     clippy::cast_sign_loss
 )]
 
+mod agents;
 mod bells;
 mod conn_ref;
 mod files;
@@ -18,6 +19,7 @@ pub mod payback;
 pub mod stand_in;
 mod tables;
 
+pub use agents::keep_agent;
 pub use bells::{drop_bell, keep_bell, most_bells, ring};
 pub use conn_ref::ConnRef;
 pub use files::{drop_file, find_file, is_kept_file, keep_file};

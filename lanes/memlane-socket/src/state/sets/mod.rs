@@ -43,6 +43,7 @@ pub(crate) use reports::{Asked, count_report, last_asked};
 pub use sleeper::{Sleeper, SleeperCell};
 use turns::Turns;
 
+use crate::state::far::far;
 use crate::state::thread::Lock;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 

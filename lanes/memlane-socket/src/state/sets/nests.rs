@@ -6,7 +6,6 @@
 //! The kernel refuses cycles. A nest is made after the kernel's registration and goes before it, so nests have no cycles either.
 
 use super::*;
-use crate::state::far::far;
 use core::sync::atomic::AtomicUsize;
 
 /// Value of [`Ep::nested`]: all that waits on the set are this process's epoll, poll and select, which look at its rings.

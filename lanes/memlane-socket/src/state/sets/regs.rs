@@ -1,9 +1,7 @@
 //! The registrations of a connection. Nearly all connections are in one or two sets: these registrations lie in the connection.
-//! Further ones come from a pool of the process, as a list that only connections in more sets have, so the others do not pay for
-//! it.
+//! Further ones come from a pool of the process, as a list that only connections in more sets have: others do not pay for it.
 
 use super::*;
-use crate::state::far::far;
 
 /// The number of registrations that lie in the connection.
 pub const REGS: usize = 2;
