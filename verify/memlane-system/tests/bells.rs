@@ -26,6 +26,36 @@ fn sleepers_in_blocking_reads_talk_through_memory_and_are_parked_only_when_they_
     sleepers("recv", 2); // each reads again within the longest nap
 }
 
+/// A chunk whose connections have ended serves the next one, which may be in another thread's set: only that thread is rung for.
+/// Another one that woke up, too, might take the bell's bytes before it.
+#[test]
+fn a_connection_of_another_threads_set_wakes_that_thread_alone() {
+    const CONNECTIONS: u64 = 6;
+    const ASKS: u64 = 40 + ROUNDS / 10;
+    story("turns", &["python3"], |stage| {
+        let port = free_port();
+        let mut server = stage.python("sleepers.py");
+        server.args(["turns-server", &port.to_string(), &CONNECTIONS.to_string()]);
+        let mut server = stage.start("server", server);
+        server.wait_listening(port);
+        let mut client = stage.python("sleepers.py");
+        client.arg("turns");
+        client.args([port.into(), CONNECTIONS, ROUNDS / 10].map(|n| n.to_string()));
+        let done = stage.run("client", client, Duration::from_secs(60));
+        let served = server.wait(Duration::from_secs(10)).success();
+        let (answers, sets) = (counts(&done.stdout()), counts(&served.stdout()));
+        assert_eq!(answers["right"], CONNECTIONS * ASKS);
+        assert_eq!(
+            sets["seen"], 0,
+            "descriptors in the set of a thread without connections"
+        );
+        assert!(answers["late"] < CONNECTIONS, "{answers:?}");
+        if stage.under_memlane() {
+            served.lane.must_use_ring(&[]);
+        }
+    });
+}
+
 /// The first message rings, and has its place among the kernel's events. Those that follow at once need no place of their own.
 #[test]
 fn a_crowd_of_messages_for_a_sleeper_that_gets_no_cpu_goes_through_memory() {

@@ -117,6 +117,22 @@ fn sleeper_of(conn: &Conn, board: &Board) -> Sleeper {
     }
 }
 
+/// Makes the bell of chunk `chunk` wake this sleeper from now on. The chunk has no connections, or none that anybody waits for.
+/// The caller holds the groups' lock.
+pub(super) fn give_to(chunk: u32, sleeper: Sleeper) {
+    let board = &BOARDS[chunk as usize];
+    let before = board.sleeper.get();
+    if let Some(ep) = before.set() {
+        let bell = Bell {
+            chunk: name_of(chunk),
+            fd: board.bell.load(Ordering::Relaxed),
+            sleeper: before,
+        };
+        sets::take_down(ep, &bell);
+    }
+    board.sleeper.set(sleeper);
+}
+
 /// Whom a bell should wake for this connection: who waits on the one set that it is in, or else the thread that polls it.
 pub fn sleeper_for(conn: &Conn) -> Sleeper {
     if sets::is_registered(&conn.regs) {

@@ -445,7 +445,7 @@ fn free_slot(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Option<(u
     let (chunk, _) = second?;
     let board = &BOARDS[chunk as usize];
     if sleeper != Sleeper::NOBODY && board.bell.load(Ordering::Relaxed) > 0 {
-        board.sleeper.set(sleeper);
+        board::give_to(chunk, sleeper);
     }
     second
 }

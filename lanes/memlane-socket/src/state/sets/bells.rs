@@ -34,7 +34,7 @@ struct Place {
     rings: AtomicU32,
 }
 
-/// The bells of a set. Guarded by the set's lock.
+/// The bells of a set. Guarded by the set's lock, but for what [`take_down`] does.
 #[derive(Debug)]
 pub struct Bells {
     places: [Place; BELLS],
@@ -114,6 +114,29 @@ pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
     place.rings.store(0, Ordering::Relaxed);
     place.chunk.store(name, Ordering::Relaxed);
     true
+}
+
+/// Takes a chunk's bell out of a set that it no longer wakes: a thread that sleeps there would get up for others' news, and
+/// might take the bell's bytes before the thread that they are for has seen them.
+///
+/// It takes no lock. The chunk has no connections, so nobody hangs its bell, and the place may be another chunk's already.
+pub fn take_down(ep: &Ep, bell: &Bell) {
+    let name = u64::from(bell.chunk) + 1;
+    for place in &ep.bells.places {
+        let chunk = &place.chunk;
+        let _ = chunk.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    // SAFETY: no memory is passed: this operation takes no event.
+    let _ = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_epoll_ctl,
+            epfd,
+            libc::EPOLL_CTL_DEL,
+            bell.fd,
+            core::ptr::null_mut::<epoll_event>()
+        )
+    };
 }
 
 /// Notes that the bell of this chunk has rung, and takes its bytes now and then: the kernel reports each ring once, also if

@@ -28,7 +28,7 @@ mod sleeper;
 mod turns;
 
 pub(crate) use awake::*;
-pub use bells::{Bell, Bells, count_on_bell, hang, has_bell, may_have_bells};
+pub use bells::{Bell, Bells, count_on_bell, hang, has_bell, may_have_bells, take_down};
 pub(crate) use bells::{rung, stays_awake};
 pub use full::full;
 pub(crate) use full::*;

@@ -10,6 +10,11 @@ waits until the process SERVER sleeps, stops it, sends a request over each conne
 were right, and how many crowds of requests were sent within a millisecond.
 sleepers.py busy PORT CONNECTIONS ROUNDS: the same, but the server computes for a while instead of being stopped: it has answered
 a request over one more connection that told it to.
+sleepers.py turns-server PORT CONNECTIONS: two threads with an epoll set each take turns: one connection after the other, each has
+the next thread, which echoes what comes until it is closed. Prints how many descriptors were seen in the set of the thread that had
+no connection, once the lane should be open.
+sleepers.py turns PORT CONNECTIONS ROUNDS: makes these connections, one after the other, and talks over each until its lane should be
+open; then ROUNDS requests, with a few milliseconds of sleep before each. Prints how many answers were right, and how many were late.
 WAIT: epoll, poll, select, or recv: the server has a thread for each connection, and neither side waits for several at once.
 """
 import os
@@ -25,6 +30,7 @@ COMPUTE = b"c" * SIZE
 COMPUTE_SECONDS = 0.02
 IDLE_SECONDS = 2  # a sleeper looks at its rings by itself after half a second
 LATE_SECONDS = 0.4
+UNTIL_LANE = 40  # requests over a connection until its lane should be open
 
 
 def whole(conn):
@@ -153,7 +159,7 @@ def client(wait, port, connections, rounds):
         ready = [(conn.fileno(), select.EPOLLIN)] if wait == "recv" else waits.poll(10)
         right += ready == [(conn.fileno(), select.EPOLLIN)] and whole(conn) == request
 
-    for number in range(connections * 40):
+    for number in range(connections * UNTIL_LANE):
         ask(number)
     for number in range(rounds):
         assert not waits.poll(0.003), "an event without a request"
@@ -180,7 +186,7 @@ def wait_for_state(process, state):
 def crowds(conns, rounds, begin_of_crowd, end_of_crowd):
     request = bytes(range(SIZE))
     right = quick = 0
-    for _ in range(40):
+    for _ in range(UNTIL_LANE):
         for conn in conns:
             conn.sendall(request)
             right += whole(conn) == request
@@ -220,9 +226,63 @@ def busy(port, connections, rounds):
     crowds(conns, rounds, keep_busy, lambda: None)
 
 
+def descriptors_in(waits):
+    with open(f"/proc/self/fdinfo/{waits.fileno()}") as info:
+        return sum(line.startswith("tfd:") for line in info)
+
+
+def turns_server(port, connections):
+    listener = socket.create_server(("127.0.0.1", port))
+    sets = [select.epoll(), select.epoll()]
+    conns, asked = {}, {}
+    seen = 0
+
+    def serve(mine, other):
+        nonlocal seen
+        while True:
+            for fd, _ in mine.poll():
+                if data := conns[fd].recv(65536):
+                    asked[fd] += 1
+                    if asked[fd] > UNTIL_LANE:
+                        seen += descriptors_in(other)
+                    conns[fd].sendall(data)
+                else:
+                    mine.unregister(fd)
+                    conns.pop(fd).close()
+                    ended.release()
+
+    ended = threading.Semaphore(0)
+    for mine, other in (sets, sets[::-1]):
+        threading.Thread(target=serve, args=(mine, other), daemon=True).start()
+    for number in range(connections):
+        conn = listener.accept()[0]
+        conns[conn.fileno()] = conn
+        asked[conn.fileno()] = 0
+        sets[number % 2].register(conn, select.EPOLLIN)
+        ended.acquire()
+    print(f"seen={seen}")
+
+
+def turns(port, connections, rounds):
+    request = bytes(range(SIZE))
+    right = late = 0
+    for _ in range(connections):
+        [conn] = connect(port, 1)
+        for number in range(UNTIL_LANE + rounds):
+            time.sleep(0.003 if number >= UNTIL_LANE else 0)
+            begin = time.monotonic()
+            conn.sendall(request)
+            right += whole(conn) == request
+            late += time.monotonic() - begin > LATE_SECONDS / 8
+        conn.close()
+    print(f"right={right} late={late}")
+
+
+NUMBERED = {"crowd": crowd, "busy": busy, "turns-server": turns_server, "turns": turns}
+
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
-    if role in ("crowd", "busy"):
-        {"crowd": crowd, "busy": busy}[role](*map(int, rest))
+    if role in NUMBERED:
+        NUMBERED[role](*map(int, rest))
     else:
         {"server": server, "client": client}[role](rest[0], *map(int, rest[1:]))
