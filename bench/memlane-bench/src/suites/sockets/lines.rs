@@ -36,7 +36,8 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
         line("pgbench-connect", "pgbench SELECT, 4 clients, each transaction connects", &["-S", "-C", "-c", "4", "-j", "2"]),
     ]),
     several("haproxy", By::Haproxy, &["haproxy", "nginx", "wrk"], &[
-        line("haproxy", "wrk, haproxy, nginx: 64 connections", &["1", "64"]),
+        line("haproxy", "wrk, haproxy, nginx: 64 connections", &["1", "64", "http"]),
+        line("haproxy-tcp", "wrk, haproxy in TCP mode, nginx: 1 connection, closed after 1,000 requests", &["1", "1", "tcp"]),
     ]),
     several("netty", By::Netty, &["java", "javac", NETTY, "nginx", "wrk"], &[
         line("netty", "wrk, a Netty proxy, nginx: 64 connections", &["1", "64"]).long(),

@@ -127,7 +127,7 @@ pub(in crate::suites) enum By {
     Paced,
     /// Arguments: more of pgbench's flags.
     Pgbench,
-    /// Arguments: wrk's threads, connections.
+    /// Arguments: wrk's threads, connections; haproxy's mode.
     Haproxy,
     /// Arguments: wrk's threads, connections.
     Netty,

@@ -33,7 +33,11 @@ pub(super) fn measure(
 ) -> anyhow::Result<()> {
     // nginx with musl has no module that answers from memory, and no row of it asks.
     let from_memory = lines.iter().any(|line| line.args.contains(&MEMORY));
-    let (server, port) = serve_by(trial, program, Place::SERVER, from_memory)?;
+    let offer = Offer {
+        from_memory,
+        ..Offer::FILES
+    };
+    let (server, port) = serve_by(trial, program, Place::SERVER, offer)?;
     for line in lines {
         let [threads, connections, path, more @ ..] = line.args else {
             anyhow::bail!("a row without its arguments");
@@ -49,23 +53,52 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Starts nginx, with its pages.
-pub(super) fn serve(trial: &Trial<'_>, place: Place) -> anyhow::Result<(Service, u16)> {
-    serve_by(trial, "nginx", place, false)
+/// What nginx offers.
+#[derive(Clone, Copy)]
+struct Offer {
+    /// The page that comes from its memory, too.
+    from_memory: bool,
+    /// The number of requests after which it closes a connection.
+    requests: u64,
 }
 
-/// The same, by an nginx that was built otherwise, and with the page that comes from its memory.
+impl Offer {
+    const FILES: Offer = Offer {
+        from_memory: false,
+        requests: 1_000_000_000,
+    };
+}
+
+/// Starts nginx, with its pages.
+pub(super) fn serve(trial: &Trial<'_>, place: Place) -> anyhow::Result<(Service, u16)> {
+    serve_by(trial, "nginx", place, Offer::FILES)
+}
+
+/// Starts nginx, which closes each connection after so many requests.
+pub(super) fn serve_closing(
+    trial: &Trial<'_>,
+    place: Place,
+    requests: u64,
+) -> anyhow::Result<(Service, u16)> {
+    let offer = Offer {
+        requests,
+        ..Offer::FILES
+    };
+    serve_by(trial, "nginx", place, offer)
+}
+
+/// Starts an nginx that may have been built otherwise.
 fn serve_by(
     trial: &Trial<'_>,
     program: &str,
     place: Place,
-    from_memory: bool,
+    offer: Offer,
 ) -> anyhow::Result<(Service, u16)> {
     let port = free_port()?;
     let folder = site(
         &trial.bench.scratch.name("nginx"),
         (trial.network.listens(), port),
-        from_memory,
+        offer,
     )?;
     let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
     let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
@@ -119,20 +152,16 @@ fn text(path: &Path) -> anyhow::Result<String> {
     Ok(path.to_owned())
 }
 
-fn site(folder: &Path, at: (&str, u16), from_memory: bool) -> anyhow::Result<PathBuf> {
+fn site(folder: &Path, at: (&str, u16), offer: Offer) -> anyhow::Result<PathBuf> {
     fs::create_dir(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let page = folder.join("index.html");
-    let text_of_page = page_text();
-    fs::write(&page, &text_of_page)?;
+    fs::write(&page, page_text())?;
     fs::set_permissions(&page, fs::Permissions::from_mode(0o644))?;
     let large = folder.join(LARGE);
     fs::write(&large, vec![7; LARGE_BYTES])?;
     fs::set_permissions(&large, fs::Permissions::from_mode(0o644))?;
-    fs::write(
-        folder.join("nginx.conf"),
-        config(&text(folder)?, at, from_memory.then_some(&text_of_page)),
-    )?;
+    fs::write(folder.join("nginx.conf"), config(&text(folder)?, at, offer))?;
     Ok(folder.to_owned())
 }
 
@@ -142,10 +171,11 @@ fn page_text() -> String {
     page
 }
 
-/// `page` is answered from memory, where it is given.
-fn config(folder: &str, (address, port): (&str, u16), page: Option<&String>) -> String {
-    let from_memory = page.map(|page| format!("location = /{MEMORY} {{ return 200 '{page}'; }}"));
-    let from_memory = from_memory.unwrap_or_default();
+fn config(folder: &str, (address, port): (&str, u16), offer: Offer) -> String {
+    let page = page_text();
+    let from_memory = format!("location = /{MEMORY} {{ return 200 '{page}'; }}");
+    let from_memory = if offer.from_memory { &*from_memory } else { "" };
+    let requests = offer.requests;
     format!(
         "worker_processes 1;
 daemon off;
@@ -157,7 +187,7 @@ http {{
   access_log off;
   sendfile on;
   keepalive_timeout 65;
-  keepalive_requests 1000000000;
+  keepalive_requests {requests};
   client_body_temp_path {folder}/body;
   proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/fastcgi;
