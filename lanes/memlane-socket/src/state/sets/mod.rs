@@ -305,16 +305,18 @@ pub fn may_wake(
 }
 
 /// Drops the registrations of a descriptor `n` that is being closed. The kernel drops them when the last descriptor of
-/// the socket goes; while others stay, it keeps them. But those that the program has deleted before go in any case.
+/// the socket goes; while others stay, it keeps them. But those that the program has deleted before go now: a thread that waits
+/// on such a set would be told of the descriptor until it is closed, and for ever if another process has a copy.
 pub fn drop_fd(regs: &Regs, n: i32, last: bool) {
     for reg in regs.iter() {
         let Some((ep, _held)) = set_of(reg) else {
             continue;
         };
-        if last {
-            take_out(ep, reg);
-        } else if reg.fd.load(Ordering::Relaxed) == n && marked(reg, REG_ABSENT) {
+        let is_deleted = marked(reg, REG_ABSENT) && reg.fd.load(Ordering::Relaxed) == n;
+        if is_deleted {
             let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+        }
+        if last || is_deleted {
             take_out(ep, reg);
         }
     }
