@@ -424,6 +424,27 @@ static void set_inherited_and_the_parent_closes(void) {
     finish();
 }
 
+static void child_keeps_the_socket(int go) {
+    char word;
+    OK(read(go, &word, 1));
+}
+/* The kernel reports a socket for as long as anybody has it, unless it was taken out of the set. */
+static void deleted_and_closed_while_a_child_has_it(void) {
+    int fd = pair(), ep = epoll_create1(0), go[2];
+    OK(pipe(go));
+    add(ep, fd, EPOLLIN, 1);
+    send_text(fd, "x");
+    tell(P_TAKE, 1);
+    int pid = fork_actor(4, child_keeps_the_socket, go[0]);
+    R(ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+    R(close(fd));
+    tell(P_CLOSE, 0);
+    wait_says(ep, 100);
+    OK(write(go[1], "x", 1));
+    say_wait("child", pid);
+    finish();
+}
+
 /* Registrations of a closed descriptor go; a reused number is not in the set. */
 static void closed_and_reused_number_is_not_in_the_set(void) {
     int fd = pair(), ep = epoll_create1(0);
@@ -822,6 +843,7 @@ const struct one_case cases[] = {
     ALONE(set_used_by_a_forked_child),
     ALONE(child_adds_and_parent_waits),
     ALONE(set_inherited_and_the_parent_closes),
+    ALONE(deleted_and_closed_while_a_child_has_it),
     ALONE(closed_and_reused_number_is_not_in_the_set),
     CASE(in_two_sets),
     CASE(added_while_another_thread_sleeps),
