@@ -22,7 +22,8 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-lc");
     println!("cargo::rerun-if-changed=src/far.ld");
     let script = std::path::absolute("src/far.ld").expect("a path of the package");
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-T,{}", script.display());
+    println!("cargo::rustc-cdylib-link-arg=-T");
+    println!("cargo::rustc-cdylib-link-arg={}", script.display());
     // Report undefined symbols here, not in every program that is started with the library.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
 }

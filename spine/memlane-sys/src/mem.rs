@@ -104,8 +104,8 @@ const LARGE: usize = 8 << 20;
 /// once, unless the mapping has no access rights yet.
 ///
 /// The kernel says so of a mapping made for the question: it refuses to drop the pages of a locked one with `EINVAL` (madvise(2),
-/// `MADV_DONTNEED`), and to make one where no more memory may be locked. That takes a tenth of the time of reading
-/// `/proc/self/status`, which may also be out of reach.
+/// `MADV_DONTNEED`), and to make one where no more memory may be locked. `/proc/self/status`
+/// says it, too, but takes longer to read, and may be out of reach.
 fn locks_new_mappings() -> bool {
     const LEN: usize = 4096;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -572,6 +572,40 @@ fn children_that_come_later_are_traced_with_their_parent() {
     assert!(a == text || b == text, "{a:?} {b:?}");
 }
 
+/// It has a socket, and a child that says something to PORT at once.
+const HAS_A_CHILD: &str = "
+import os, socket, sys
+listener = socket.create_server(('127.0.0.1', 0))
+child = os.fork()
+if child == 0:
+    talk = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+    talk.sendall(b'first words')
+    talk.recv(1)
+    os._exit(0)
+os.waitpid(child, 0)
+";
+
+#[test]
+fn a_child_of_a_program_that_starts_under_a_tracer_is_traced_from_its_first_byte() {
+    if plain_only() || !has(&["tshark", "python3"]) {
+        return;
+    }
+    let dir = TempDir::new("trace-child");
+    let file = dir.path().join("a.pcapng");
+    let plain = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = plain.local_addr().expect("a port").port().to_string();
+    let program = ["--", "python3", "-c", HAS_A_CHILD, &port];
+    let tracer = Running::start(trace(&file, &program));
+    let (mut talk, _) = plain.accept().expect("a child");
+    let mut text = [0; 11];
+    talk.read_exact(&mut text).expect("its words");
+    talk.write_all(b"!").expect("an answer");
+    let done = tracer.finish(LIMIT);
+    assert!(done.is_ok(), "{}", done.report());
+    let [a, b] = follow(&file, 0);
+    assert!(a == text || b == text, "{a:?} {b:?}");
+}
+
 #[test]
 fn a_tracer_that_writes_anything_anywhere_harms_nobody() {
     if plain_only() {

@@ -47,6 +47,9 @@ pub fn hide(own: fd::Fd) -> i32 {
         return -1;
     }
     for (i, place) in HIDDEN.iter().enumerate() {
+        if place.load(Ordering::Relaxed) != 0 {
+            continue;
+        }
         USED.fetch_max(i + 1, Ordering::Relaxed);
         if place
             .compare_exchange(0, raw, Ordering::AcqRel, Ordering::Relaxed)

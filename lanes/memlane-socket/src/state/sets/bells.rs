@@ -5,7 +5,6 @@
 //! waits for input without `EPOLLONESHOT`; all others are parked before a sleep.
 
 use super::*;
-use libc::epoll_event;
 
 /// The most chunks of one set whose bells it waits for: 2,048 connections. Others are parked before a sleep.
 const BELLS: usize = 32;
@@ -92,21 +91,9 @@ pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
     let Some(place) = places.iter().find(is_free) else {
         return false;
     };
-    let mut e = epoll_event {
-        events: libc::EPOLLIN as u32 | ET,
-        u64: base() ^ (BELL + name) << GENERATION_BITS,
-    };
-    let epfd = ep.fd.load(Ordering::Relaxed);
-    // SAFETY: `e` lives until the call returns.
-    let added = unsafe {
-        memlane_sys::syscall!(
-            libc::SYS_epoll_ctl,
-            epfd,
-            libc::EPOLL_CTL_ADD,
-            bell.fd,
-            &raw mut e
-        )
-    };
+    let data = base() ^ (BELL + name) << GENERATION_BITS;
+    let events = libc::EPOLLIN as u32 | ET;
+    let added = ctl(ep, libc::EPOLL_CTL_ADD, bell.fd, (events, data));
     if !matches!(added, Ok(_) | Err(memlane_sys::Errno(libc::EEXIST))) {
         return false;
     }
@@ -126,17 +113,7 @@ pub fn take_down(ep: &Ep, bell: &Bell) {
         let chunk = &place.chunk;
         let _ = chunk.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
-    let epfd = ep.fd.load(Ordering::Relaxed);
-    // SAFETY: no memory is passed: this operation takes no event.
-    let _ = unsafe {
-        memlane_sys::syscall!(
-            libc::SYS_epoll_ctl,
-            epfd,
-            libc::EPOLL_CTL_DEL,
-            bell.fd,
-            core::ptr::null_mut::<epoll_event>()
-        )
-    };
+    let _ = ctl(ep, libc::EPOLL_CTL_DEL, bell.fd, (0, 0));
 }
 
 /// Notes that the bell of this chunk has rung, and takes its bytes now and then: the kernel reports each ring once, also if

@@ -99,14 +99,19 @@ pub(crate) fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
 }
 
 pub(crate) fn kernel_ctl(ep: &Ep, op: c_int, reg: &Reg, events: u32) -> memlane_sys::Result<usize> {
-    let mut e = epoll_event {
-        events,
-        u64: kernel_data(reg),
-    };
-    let (epfd, fd) = (
-        ep.fd.load(Ordering::Relaxed),
-        reg.fd.load(Ordering::Relaxed),
-    );
+    let fd = reg.fd.load(Ordering::Relaxed);
+    ctl(ep, op, fd, (events, kernel_data(reg)))
+}
+
+/// Changes the kernel's registration of descriptor `fd` in the set, to these events and this `data`.
+pub(super) fn ctl(
+    ep: &Ep,
+    op: c_int,
+    fd: c_int,
+    (events, data): (u32, u64),
+) -> memlane_sys::Result<usize> {
+    let mut e = epoll_event { events, u64: data };
+    let epfd = ep.fd.load(Ordering::Relaxed);
     // SAFETY: `e` lives until the call returns.
     unsafe { memlane_sys::syscall!(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut e) }
 }

@@ -2,7 +2,7 @@
 //! sees it.
 
 use super::*;
-use libc::{c_int, epoll_event};
+use libc::c_int;
 
 /// A number that no registration has: it stands for the set's eventfd. The numbers behind it stand for the bells of chunks.
 pub(super) const BELL: u64 = 1 << 40;
@@ -23,21 +23,8 @@ fn bell(ep: &Ep, hiding: &Hiding) -> Option<c_int> {
         return Some(known);
     }
     let fresh = (hiding.make)();
-    let mut e = epoll_event {
-        events: libc::EPOLLIN as u32,
-        u64: base() ^ (BELL << GENERATION_BITS),
-    };
-    let epfd = ep.fd.load(Ordering::Relaxed);
-    // SAFETY: `e` lives until the call returns.
-    let added = unsafe {
-        memlane_sys::syscall!(
-            libc::SYS_epoll_ctl,
-            epfd,
-            libc::EPOLL_CTL_ADD,
-            fresh,
-            &raw mut e
-        )
-    };
+    let data = base() ^ (BELL << GENERATION_BITS);
+    let added = ctl(ep, libc::EPOLL_CTL_ADD, fresh, (libc::EPOLLIN as u32, data));
     if fresh < 0 || added.is_err() {
         (hiding.close)(fresh);
         return None;

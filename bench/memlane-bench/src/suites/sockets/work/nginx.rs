@@ -74,7 +74,7 @@ pub(super) fn serve(trial: &Trial<'_>, place: Place) -> anyhow::Result<(Service,
     serve_by(trial, "nginx", place, Offer::FILES)
 }
 
-/// Starts nginx, which closes each connection after so many requests.
+/// Starts nginx. It closes a connection after this number of requests.
 pub(super) fn serve_closing(
     trial: &Trial<'_>,
     place: Place,
