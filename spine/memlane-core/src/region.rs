@@ -66,26 +66,10 @@ impl Region {
         }
     }
 
-    /// Makes a memfd of `len` bytes in plain pages, seals its size for ever, maps it: in the child of a fork, which has not
-    /// called `mlockall` itself.
-    pub fn create_in_child(name: &CStr, len: usize) -> Result<Region> {
-        Region::create_with(name, len, false, mem::map_shared_in_child)
-    }
-
     fn create_kind(name: &CStr, len: usize, hugetlb: bool) -> Result<Region> {
-        let map = |fd, len| mem::map_shared(fd, 0, len, true);
-        Region::create_with(name, len, hugetlb, map)
-    }
-
-    fn create_with(
-        name: &CStr,
-        len: usize,
-        hugetlb: bool,
-        map: impl Fn(i32, usize) -> Result<NonNull<u8>>,
-    ) -> Result<Region> {
         let fd = mem::memfd(name, len, hugetlb)?;
         mem::add_seals(fd.raw(), mem::SEALS_FIXED)?;
-        let base = map(fd.raw(), len)?;
+        let base = mem::map_shared(fd.raw(), 0, len, true)?;
         Ok(Region {
             fd: Some(fd),
             base,

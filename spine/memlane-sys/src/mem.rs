@@ -84,12 +84,6 @@ pub fn map_shared_at(
     unpopulated(len, prot, |prot| map_fresh(at, fd, offset, len, prot))
 }
 
-/// Maps `len` bytes of `fd` as [`map_shared`] does, writable, in the child of a fork that has not called `mlockall` itself: a
-/// child inherits no locks of memory (mlockall(2)), so there is no need to ask for them.
-pub fn map_shared_in_child(fd: i32, len: usize) -> Result<NonNull<u8>> {
-    map_fresh(0, fd, 0, len, libc::PROT_READ | libc::PROT_WRITE)
-}
-
 fn map_fresh(at: usize, fd: i32, offset: usize, len: usize, prot: i32) -> Result<NonNull<u8>> {
     // SAFETY: a fresh mapping touches nothing of ours: without MAP_FIXED the address is a wish, which the kernel only
     // grants where nothing is mapped.

@@ -572,7 +572,7 @@ fn children_that_come_later_are_traced_with_their_parent() {
     assert!(a == text || b == text, "{a:?} {b:?}");
 }
 
-/// It has a socket, and a child that says something to PORT at once.
+/// It has a socket, and a child that says something to PORT at once, over its own connection.
 const HAS_A_CHILD: &str = "
 import os, socket, sys
 listener = socket.create_server(('127.0.0.1', 0))
@@ -585,16 +585,25 @@ if child == 0:
 os.waitpid(child, 0)
 ";
 
-#[test]
-fn a_child_of_a_program_that_starts_under_a_tracer_is_traced_from_its_first_byte() {
-    if plain_only() || !has(&["tshark", "python3"]) {
-        return;
-    }
+/// It has a connection to PORT, over which its child says something at once.
+const LEAVES_A_CONNECTION: &str = "
+import os, socket, sys
+talk = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+child = os.fork()
+if child == 0:
+    talk.sendall(b'first words')
+    talk.recv(1)
+    os._exit(0)
+os.waitpid(child, 0)
+";
+
+/// Starts `script` under a tracer, and expects the words of its child in the trace.
+fn its_childs_first_words_are_traced(script: &str) {
     let dir = TempDir::new("trace-child");
     let file = dir.path().join("a.pcapng");
     let plain = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = plain.local_addr().expect("a port").port().to_string();
-    let program = ["--", "python3", "-c", HAS_A_CHILD, &port];
+    let program = ["--", "python3", "-c", script, &port];
     let tracer = Running::start(trace(&file, &program));
     let (mut talk, _) = plain.accept().expect("a child");
     let mut text = [0; 11];
@@ -604,6 +613,22 @@ fn a_child_of_a_program_that_starts_under_a_tracer_is_traced_from_its_first_byte
     assert!(done.is_ok(), "{}", done.report());
     let [a, b] = follow(&file, 0);
     assert!(a == text || b == text, "{a:?} {b:?}");
+}
+
+#[test]
+fn a_child_of_a_program_that_starts_under_a_tracer_is_traced_from_its_first_byte() {
+    if plain_only() || !has(&["tshark", "python3"]) {
+        return;
+    }
+    its_childs_first_words_are_traced(HAS_A_CHILD);
+}
+
+#[test]
+fn what_a_child_says_over_its_parents_connection_is_traced_from_its_first_byte() {
+    if plain_only() || !has(&["tshark", "python3"]) {
+        return;
+    }
+    its_childs_first_words_are_traced(LEAVES_A_CONNECTION);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use crate::state::conn::Handshake;
 use crate::state::process::{
-    PROCESS, close_hidden, config, each_ep, for_live, forget_all_fds, has_tables, is_borrowed,
-    keep_agent, make_stats_page, memory, new_shared_states_for_child,
+    PROCESS, appear, close_hidden, config, each_ep, for_live, forget_all_fds, has_tables,
+    is_borrowed, keep_agent, leave_to_parent, memory,
 };
 use crate::state::sets;
 use crate::state::thread;
@@ -85,18 +85,14 @@ pub fn after_fork_child() {
     PROCESS.agent.store(-1, Ordering::Relaxed);
     PROCESS.loadavg.store(-1, Ordering::Relaxed);
     PROCESS.waiting.store(0, Ordering::Relaxed);
+    let is_watched = crate::state::trace::is_wanted() || config().stats_on_exit;
     crate::state::trace::forget();
     memory::forget();
     PROCESS
         .gid
         .store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);
     close_hidden();
-    new_shared_states_for_child();
-    PROCESS
-        .stats
-        .store(core::ptr::null_mut(), Ordering::Relaxed);
-    make_stats_page(proc::thread_name());
-    crate::state::trace::start_in_child();
+    leave_to_parent();
     for_live(|conn| {
         conn.inherited.store(1, Ordering::Relaxed);
         conn.holds.store(0, Ordering::Relaxed);
@@ -105,8 +101,10 @@ pub fn after_fork_child() {
         conn.hs_lock.reset();
         // SAFETY: the child has one thread.
         unsafe { *conn.hs.get() = Handshake::NEW };
-        crate::state::stats::open_entry(conn);
     });
+    if is_watched {
+        appear();
+    }
 }
 
 /// Gives up the process's holds on shared sockets when it exits in an orderly way.

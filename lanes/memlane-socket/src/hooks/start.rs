@@ -11,10 +11,13 @@ use crate::state::stats;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
 
-static ABOVE: Above = Above {
-    tables_made: trace::start,
-    gone,
-};
+static ABOVE: Above = Above { appeared, gone };
+
+/// Shows the connections that a forked child has from its parent, and makes the trace's page.
+fn appeared() {
+    process::for_live(stats::open_entry);
+    trace::start();
+}
 
 /// Gives back whatever a connection without holds still has.
 fn gone(conn: &'static Conn) {

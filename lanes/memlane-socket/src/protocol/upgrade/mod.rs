@@ -107,6 +107,7 @@ pub fn after_call(conn: &ConnRef, n: isize) {
 /// Takes the next step of a connection's handshake.
 #[cold]
 pub fn step(conn: &ConnRef) {
+    process::appear();
     if PROCESS.waiting.load(Ordering::Relaxed) != 0
         && let Some(_held) = PROCESS.mail_lock.try_lock()
     {

@@ -101,6 +101,7 @@ pub fn freeze(why: Reason) {
     if process::is_borrowed() {
         return; // this is the child of a vfork: the filter holds for the child only
     }
+    process::appear();
     let _ = process::PROCESS
         .frozen
         .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);

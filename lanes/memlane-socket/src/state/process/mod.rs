@@ -15,6 +15,7 @@ mod files;
 mod hidden;
 pub mod memory;
 mod numbers;
+mod page;
 pub mod payback;
 pub mod stand_in;
 mod tables;
@@ -24,6 +25,8 @@ pub use bells::{drop_bell, keep_bell, most_bells, ring};
 pub use conn_ref::ConnRef;
 pub use files::{drop_file, find_file, is_kept_file, keep_file};
 pub use hidden::*;
+pub(crate) use page::{appear, leave_to_parent};
+pub use page::{count, entry, header, show};
 
 use crate::config::{self, Config, Upgrade};
 use crate::state::conn::{Conn, Handshake, Role, SharedState};
@@ -35,11 +38,9 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
-use memlane_core::reason::Reason;
-use memlane_core::region::Region;
-use memlane_core::stats::{self, ConnEntry, ConnState, Counter, Header};
+use memlane_core::stats::{self, Header};
 use memlane_sys::time::{self, Moment};
-use memlane_sys::{fd, mem, proc};
+use memlane_sys::{fd, proc};
 
 /// Descriptor numbers below this are tracked; sockets with higher numbers stay on TCP. Tests have a small table: most
 /// machines do not allow descriptor numbers beyond the real one.
@@ -168,8 +169,8 @@ pub fn config() -> &'static Config {
 /// Functions of higher modules, which this one calls at certain moments.
 #[derive(Debug)]
 pub struct Above {
-    /// Called when the tables have been made.
-    pub tables_made: fn(),
+    /// Called when the process has made its stats page.
+    pub appeared: fn(),
     /// Called when the last descriptor and the last hold of a connection are gone.
     pub gone: fn(&'static Conn),
 }
@@ -240,10 +241,7 @@ fn make_tables() -> memlane_sys::Result<()> {
         .ticks_per_us
         .store(time::ticks_per_us_since(began), Ordering::Relaxed);
     read_boot_id();
-    make_stats_page(process_name());
-    if let Some(above) = above() {
-        (above.tables_made)();
-    }
+    page::show_page();
     PROCESS.tables.store(true, Ordering::Release);
     Ok(())
 }
@@ -352,6 +350,7 @@ pub fn open_conn(n: i32, role: Role, nonblock: bool) -> Option<ConnRef> {
     if !tables() {
         return None;
     }
+    appear();
     slot(n)?;
     forget(n);
     let conn = alloc_conn()?;
@@ -514,16 +513,6 @@ pub fn is_borrowed() -> bool {
     proc::pid() != PROCESS.pid.load(Ordering::Relaxed)
 }
 
-/// Gives a child's new connections shared states of their own. The parent's stay mapped for the sockets that both hold. This
-/// happens in the fork, though a child may never have a new connection: a filter may forbid the system calls later.
-pub(crate) fn new_shared_states_for_child() {
-    if let Ok(shared_states) = tables::make_shared_states(Region::create_in_child) {
-        PROCESS
-            .shared_states
-            .store(shared_states, Ordering::Relaxed);
-    }
-}
-
 /// Have the tables been made?
 pub(crate) fn has_tables() -> bool {
     PROCESS.tables.load(Ordering::Acquire)
@@ -579,6 +568,9 @@ fn give_back(index: u32) {
 /// so that few connections touch little memory, however many come and go. The caller holds `pool_lock`.
 fn alloc_shared(index: usize) -> Option<&'static SharedState> {
     let base = PROCESS.shared_states.load(Ordering::Relaxed);
+    if base.is_null() {
+        return None; // a forked child found no memory for them
+    }
     for i in 0..CONNS {
         // SAFETY: below CONNS, inside the pool.
         let shared = unsafe { &*base.add((index + i) % CONNS) };
@@ -763,94 +755,4 @@ pub fn conn_at(i: usize) -> Option<&'static Conn> {
 /// The number of indices that have ever been used.
 pub fn conns_made() -> usize {
     PROCESS.conn_high.load(Ordering::Relaxed) as usize
-}
-
-// --- stats page ----------------------------------------------------------
-
-pub(crate) fn make_stats_page(name: [u8; 16]) {
-    let Ok(file) = mem::memfd(stats::MEMFD_NAME, stats::PAGE_LEN, false) else {
-        return;
-    };
-    let Ok(base) = mem::map_shared(file.raw(), 0, stats::PAGE_LEN, true) else {
-        return;
-    };
-    // From here on the page cannot be mapped writable any more: others only read it.
-    if mem::add_seals(file.raw(), mem::SEALS_FIXED | libc::F_SEAL_FUTURE_WRITE).is_err() {
-        return;
-    }
-    let header: *mut Header = base.as_ptr().cast();
-    // SAFETY: the region is larger than a Header, page aligned, zeroed; Header consists of atomics.
-    let h = unsafe { &*header };
-    h.version.store(stats::VERSION, Ordering::Relaxed);
-    h.header_len
-        .store(stats::HEADER_LEN as u32, Ordering::Relaxed);
-    h.page_len.store(stats::PAGE_LEN as u64, Ordering::Relaxed);
-    h.pid.store(proc::pid().cast_unsigned(), Ordering::Relaxed);
-    h.uid.store(proc::euid(), Ordering::Relaxed);
-    h.start_ns.store(time::wall_ns(), Ordering::Relaxed);
-    h.gid
-        .store(PROCESS.gid.load(Ordering::Relaxed), Ordering::Relaxed);
-    let (words, _) = name.as_chunks();
-    for (word, bytes) in h.comm.iter().zip(words) {
-        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-    }
-    h.conn_capacity
-        .store(stats::CONN_CAPACITY as u32, Ordering::Relaxed);
-    h.conn_entry_len
-        .store(stats::CONN_ENTRY_LEN as u32, Ordering::Relaxed);
-    h.ring_size
-        .store(u64::from(config().ring), Ordering::Relaxed);
-    h.spin_us.store(config().spin_us, Ordering::Relaxed);
-    h.upgrade.store(config().upgrade as u32, Ordering::Relaxed);
-    h.mode.store(config().mode as u32, Ordering::Relaxed);
-    h.magic.store(stats::MAGIC, Ordering::Release);
-    PROCESS.stats_fd.store(hide(file), Ordering::Relaxed);
-    PROCESS.stats.store(header, Ordering::Release);
-}
-
-/// The name of this process, padded with zeros: that of its first thread.
-fn process_name() -> [u8; 16] {
-    if proc::tid() == proc::pid() {
-        return proc::thread_name();
-    }
-    let mut comm = [0u8; 16];
-    let _ = fd::read_file(c"/proc/self/comm", &mut comm);
-    comm.map(|c| if c == b'\n' { 0 } else { c })
-}
-
-/// The header of the stats page, if there is a page.
-#[inline(always)]
-pub fn header() -> Option<&'static Header> {
-    let h = PROCESS.stats.load(Ordering::Acquire);
-    // SAFETY: null, or a mapping that is never unmapped.
-    unsafe { h.as_ref() }
-}
-
-/// The connection's entry in the stats page.
-#[inline(always)]
-pub fn entry(conn: &Conn) -> Option<&'static ConnEntry> {
-    let h = PROCESS.stats.load(Ordering::Acquire);
-    if h.is_null() {
-        return None;
-    }
-    let at =
-        stats::HEADER_LEN + conn.index.load(Ordering::Relaxed) as usize * stats::CONN_ENTRY_LEN;
-    // SAFETY: the page has CONN_CAPACITY entries behind its header and `index` is below that.
-    Some(unsafe { &*h.cast::<u8>().add(at).cast::<ConnEntry>() })
-}
-
-/// Adds to a counter of the process.
-#[inline]
-pub fn count(c: Counter, n: u64) {
-    if let Some(h) = header() {
-        h.counters[c as usize].fetch_add(n, Ordering::Relaxed);
-    }
-}
-
-/// Shows the connection's state and reason in its entry.
-pub fn show(conn: &Conn, state: ConnState, reason: Reason) {
-    if let Some(e) = entry(conn) {
-        e.reason.store(reason.0, Ordering::Relaxed);
-        e.state.store(state as u32, Ordering::Relaxed);
-    }
 }

@@ -3,7 +3,6 @@
 use super::{CONNS, EPS, FDS, PROCESS, keep_file};
 use crate::state::conn::{Conn, SharedState};
 use crate::state::sets::Ep;
-use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use memlane_core::region::Region;
@@ -38,7 +37,7 @@ pub(super) fn make() -> memlane_sys::Result<()> {
         return Err(Errno(libc::ENOMEM));
     }
     let own = mem::map_anon(OWN_LEN, false)?;
-    let shared = make_shared_states(|name, len| Region::create(name, len, false));
+    let shared = make_shared_states();
     // SAFETY: the mapping from above, which nobody knows of yet.
     let shared = shared.inspect_err(|_| unsafe { mem::unmap(own, OWN_LEN) })?;
     // SAFETY: each table begins within the mapping, whose length is the sum of theirs.
@@ -57,10 +56,8 @@ fn set<T>(table: &AtomicPtr<T>, at: NonNull<u8>) {
 
 /// Makes the shared states of connections, in memory shared with forked children and, where a memfd can be had, with
 /// programs started by exec.
-pub(super) fn make_shared_states(
-    create: impl Fn(&CStr, usize) -> memlane_sys::Result<Region>,
-) -> memlane_sys::Result<*mut SharedState> {
-    let Ok(mut region) = create(c"memlane-state", SHARED_LEN) else {
+pub(super) fn make_shared_states() -> memlane_sys::Result<*mut SharedState> {
+    let Ok(mut region) = Region::create(c"memlane-state", SHARED_LEN, false) else {
         return Ok(mem::map_anon(SHARED_LEN, true)?.cast().as_ptr());
     };
     let file = region.take_fd();

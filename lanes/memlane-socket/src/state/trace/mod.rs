@@ -22,8 +22,9 @@ pub use tell::{
 use crate::config;
 use crate::state::far::far;
 use crate::state::process::{self, PROCESS};
+use crate::state::typed::{Typed, bits_enum};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use memlane_core::access::SharedBytes;
 use memlane_core::trace::{self, Page, RING_AT, Ring};
 use memlane_sys::fd::{self, Fd};
@@ -87,20 +88,40 @@ pub fn on() -> bool {
 const _: () =
     assert!(core::mem::offset_of!(Home, page) == 0 && core::mem::offset_of!(Page, on) == 0);
 
-/// Did the environment name a tracer when the process made its tables? Written then, and read in the child of a fork.
-static IS_NAMED: AtomicBool = AtomicBool::new(false);
+bits_enum! {
+    /// Has the environment named a tracer?
+    enum Named {
+        /// It has not been asked.
+        Unknown = 0,
+        /// It has not.
+        No = 1,
+        ;
+        /// It has.
+        Yes = 2,
+    }
+}
 
-/// Makes the page, when the process makes its tables.
+/// Written when the process makes its tables, and read in the child of a fork.
+static NAMED: Typed<Named> = Typed::new(0);
+
+/// Makes the page, when the process makes its stats page. The child of a fork asks for a tracer only if its parent had one: the
+/// question costs page faults.
 pub fn start() {
-    let tracer = config::env(c"MEMLANE_TRACE").filter(|name| !name.is_empty());
-    IS_NAMED.store(tracer.is_some(), Ordering::Relaxed);
+    let may_be_named = NAMED.load(Ordering::Relaxed) != Named::No;
+    let asked = || config::env(c"MEMLANE_TRACE").filter(|name| !name.is_empty());
+    let tracer = may_be_named.then(asked).flatten();
+    let named = if tracer.is_some() {
+        Named::Yes
+    } else {
+        Named::No
+    };
+    NAMED.store(named, Ordering::Relaxed);
     start_for(tracer);
 }
 
-/// Makes the page in the child of a fork. It asks for a tracer only if its parent had one: the question costs page faults.
-pub fn start_in_child() {
-    let is_named = IS_NAMED.load(Ordering::Relaxed);
-    start_for(is_named.then(|| config::env(c"MEMLANE_TRACE")).flatten());
+/// Must a child of a fork show itself at once? A tracer reads the parent, or was named at its start.
+pub fn is_wanted() -> bool {
+    on() || NAMED.load(Ordering::Relaxed) == Named::Yes
 }
 
 fn start_for(tracer: Option<&[u8]>) {
