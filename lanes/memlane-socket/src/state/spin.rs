@@ -217,11 +217,8 @@ fn turn(
                 note_cost(t, spent, false);
                 return Spun::Nothing;
             }
-            if !do_spins_pay(t, SAVES_US, per_us) && !is_stream(t) && runnable::are_more_than_cpus()
-            {
+            if are_others_kept_in_vain(t, now, per_us) {
                 note_cost(t, spent, false);
-                t.dear_until
-                    .store(now + DEAR_US * per_us, Ordering::Relaxed);
                 return Spun::Nothing;
             }
             last = ticks();
@@ -247,6 +244,7 @@ fn let_others_run(
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
     let start = ticks();
     let mut before = start;
+    let mut own = 0;
     for _ in 0..YIELDS {
         memlane_sys::proc::yield_now();
         let now = ticks();
@@ -271,15 +269,23 @@ fn let_others_run(
             if runnable::is_cpu_the_only_one() {
                 break; // nobody else runs, so nobody sends
             }
+            if are_others_kept_in_vain(t, now, per_us) {
+                break;
+            }
             // The awaited peer may be at work on another CPU.
             for _ in 0..64 {
                 core::hint::spin_loop();
                 if ready() {
+                    note_cost(t, own + ticks().wrapping_sub(before), true);
                     return Spun::Ready;
                 }
             }
+            own += ticks().wrapping_sub(before);
         }
-        before = now;
+        before = ticks();
+    }
+    if own > 0 {
+        note_cost(t, own, false);
     }
     let now = ticks();
     let lost = now.wrapping_sub(start);
@@ -391,6 +397,17 @@ fn do_spins_pay(t: &thread::Thread, saves_us: u64, per_us: u64) -> bool {
     t.record().cost.load(Ordering::Relaxed) * u64::from(HITS_ALL) <= hits * saves_us * 8 * per_us
 }
 
+/// Do spins that do not pay keep other threads from the CPUs? From then on, this thread's spins are dear.
+fn are_others_kept_in_vain(t: &thread::Thread, now: u64, per_us: u64) -> bool {
+    let in_vain = !do_spins_pay(t, SAVES_US, per_us) && !is_stream(t);
+    let kept = in_vain && runnable::are_more_than_cpus();
+    if kept {
+        let until = now + DEAR_US * per_us;
+        t.dear_until.store(until, Ordering::Relaxed);
+    }
+    kept
+}
+
 /// A wait of so many microseconds is long: a thread whose waits mostly are sleeps, even where CPUs are free. It would use
 /// several times the CPU time for an answer that comes hardly sooner.
 fn long_us() -> u64 {
@@ -428,6 +445,17 @@ pub fn received(n: isize) {
         let t = thread::current();
         t.naps.store(NAPS, Ordering::Relaxed);
         t.stream.store(VAIN_IN_A_STREAM, Ordering::Relaxed);
+    }
+}
+
+/// Notes that this thread has sent `n` bytes. A receiver that sends little in between waits for answers, not for a stream.
+#[inline(always)]
+pub fn sent(n: isize) {
+    if n < BULK {
+        let stream = &thread::current().stream;
+        if stream.load(Ordering::Relaxed) != 0 {
+            stream.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -585,6 +613,80 @@ mod tests {
         );
         t.stream.store(0, Ordering::Relaxed);
         runnable::PRETENDED.store(0, Ordering::Relaxed);
+    }
+
+    /// How often a thread whose peer was seen on this CPU looks for it, on a machine with so many runnable threads: the least of
+    /// many waits, since others want this CPU, too.
+    fn least_looks_here(t: &thread::Thread, running: u32, stream: u32) -> u32 {
+        runnable::PRETENDED.store(running, Ordering::Relaxed);
+        runnable::PRETENDED_CPUS.store(2, Ordering::Relaxed);
+        let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let looks = (0..500).map(|_| {
+            for _ in 0..100 {
+                note_cost(t, 2 * SAVES_US * per_us, true);
+            }
+            t.stream.store(stream, Ordering::Relaxed);
+            let mut looks = 0;
+            let never = || {
+                looks += 1;
+                false
+            };
+            assert_eq!(turn(10_000 * per_us, true, never, || 0), Spun::Nothing);
+            looks
+        });
+        let least = looks.min().expect("500 waits");
+        runnable::PRETENDED_CPUS.store(0, Ordering::Relaxed);
+        runnable::PRETENDED.store(0, Ordering::Relaxed);
+        t.stream.store(0, Ordering::Relaxed);
+        t.dear_until.store(0, Ordering::Relaxed);
+        least
+    }
+
+    #[test]
+    fn a_thread_that_yields_to_nobody_on_a_full_machine_looks_no_further_where_that_has_not_paid() {
+        let _alone = PRETENDS.lock();
+        thread::tests::set_own_locator();
+        let t = thread::current();
+        assert_eq!(
+            least_looks_here(t, 9, 0),
+            2,
+            "before the yield and behind it"
+        );
+        assert!(least_looks_here(t, 1, 0) > 2, "CPUs are free");
+        assert!(least_looks_here(t, 9, VAIN_IN_A_STREAM) > 2, "a stream");
+    }
+
+    #[test]
+    fn looks_between_yields_that_find_nothing_cost_what_they_take() {
+        let _alone = PRETENDS.lock();
+        thread::tests::set_own_locator();
+        let t = thread::current();
+        let cost = || t.record().cost.load(Ordering::Relaxed);
+        t.record().cost.store(0, Ordering::Relaxed);
+        runnable::PRETENDED_CPUS.store(2, Ordering::Relaxed);
+        runnable::PRETENDED.store(1, Ordering::Relaxed);
+        // A wait beside others, who take the CPU, costs nothing.
+        let budget = 10_000 * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let costs = (0..500).any(|_| {
+            assert_eq!(turn(budget, true, || false, || 0), Spun::Nothing);
+            cost() > 0
+        });
+        runnable::PRETENDED_CPUS.store(0, Ordering::Relaxed);
+        runnable::PRETENDED.store(0, Ordering::Relaxed);
+        assert!(costs);
+    }
+
+    #[test]
+    fn a_receiver_that_sends_little_in_between_waits_for_answers_and_not_for_a_stream() {
+        let _alone = PRETENDS.lock();
+        thread::tests::set_own_locator();
+        let t = thread::current();
+        received(BULK);
+        assert!(is_stream(t));
+        sent(BULK);
+        assert!(is_stream(t), "what it received goes on to somebody");
+        sent(BULK - 1);
+        assert!(!is_stream(t));
     }
 
     #[test]

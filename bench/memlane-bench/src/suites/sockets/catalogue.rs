@@ -98,6 +98,7 @@ pub(crate) fn catalogue() -> Catalogue {
                 "short-30",
                 "one-sided",
                 "pgbench",
+                "pgbench-rows",
                 "pgbench-connect",
                 "nginx-close",
                 "haproxy",
@@ -330,9 +331,11 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
         | ("redis-set-1m" | "redis-get-1m", _, "rate") => AtLeast(2.0),
         // The program or the encryption takes most of the time.
         ("ssh", _, "throughput")
-        | ("pgbench" | "haproxy" | "haproxy-tcp" | "netty" | "go-proxy" | "caddy", _, "rate") => {
-            AtLeast(1.0)
-        }
+        | (
+            "pgbench" | "pgbench-rows" | "haproxy" | "haproxy-tcp" | "netty" | "go-proxy" | "caddy",
+            _,
+            "rate",
+        ) => AtLeast(1.0),
         ("go-echo" | "go-http" | "go-proxy" | "grpc-unary" | "caddy", _, "cpu")
         | (_, "musl-nginx", "cpu") => AtMost(1.0),
         ("grpc-unary", _, "rate") => AtLeast(1.2),

@@ -33,6 +33,7 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
     },
     several("pgbench", By::Pgbench, &["postgres", "initdb", "pgbench"], &[
         line("pgbench", "pgbench TPC-B, 20 clients, 4 threads", &["-c", "20", "-j", "4"]),
+        line("pgbench-rows", "pgbench, queries of 100 rows, 4 clients, 4 threads", &["-n", "-f", "rows.sql", "-c", "4", "-j", "4"]),
         line("pgbench-connect", "pgbench SELECT, 4 clients, each transaction connects", &["-S", "-C", "-c", "4", "-j", "2"]),
     ]),
     several("haproxy", By::Haproxy, &["haproxy", "nginx", "wrk"], &[

@@ -11,6 +11,7 @@ use crate::state::guard::{TxGuard, lock_tx};
 use crate::state::large;
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
+use crate::state::spin;
 use crate::state::thread;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
@@ -56,6 +57,7 @@ pub fn send(
             _ => core::hint::spin_loop(),
         }
     };
+    spin::sent(n);
     crate::state::stats::show_tx(conn, n);
     n
 }

@@ -24,6 +24,13 @@ const SCALE: &str = "5";
 const LIMIT: Duration = Duration::from_secs(90);
 const SUPERUSER: &str = "bench";
 
+/// The script that a row may name: answers of 10 KB.
+const ROWS: (&str, &str) = (
+    "rows.sql",
+    "\\set first random(1, 100000 * :scale - 99)\n\
+     SELECT * FROM pgbench_accounts WHERE aid BETWEEN :first AND :first + 99;\n",
+);
+
 /// A database that is filled.
 pub(super) struct Cluster {
     owner: Owner,
@@ -58,6 +65,7 @@ impl Cluster {
         let bench = trial.bench;
         let owner = Owner::new(&bench.programs, &bench.scratch, "postgres")?;
         let data = owner.home.join("data");
+        fs::write(owner.home.join(ROWS.0), ROWS.1)?;
         let mut initdb = confined(find_program("initdb").context("initdb is not installed")?);
         initdb.args(["-A", "trust", "-U", SUPERUSER, "-E", "UTF8"]);
         initdb.args(["--locale=C", "-N", "-D"]).arg(&data);
@@ -108,6 +116,7 @@ impl Cluster {
         let place = Place::CLIENT.on_both_cpus();
         let mut command = trial.command_of(&self.owner, place, "pgbench", &all)?;
         command
+            .current_dir(&self.owner.home)
             .env("PGSSLMODE", "disable")
             .env("PGGSSENCMODE", "disable");
         Ok(command)
