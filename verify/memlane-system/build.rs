@@ -8,13 +8,27 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CC");
     let out_dir = PathBuf::from(env("OUT_DIR"));
     for (path, name) in sources("cases") {
-        compile(&path, &out_dir.join(&name), &["-O1", "-U_FORTIFY_SOURCE"]);
+        let libraries: &[&str] = match name.as_str() {
+            "liburing" if !has_liburing() => continue,
+            "liburing" => &["-luring"],
+            _ => &[],
+        };
+        let plain = ["-O1", "-U_FORTIFY_SOURCE"];
+        compile(&path, &out_dir.join(&name), &plain, libraries);
         let fortified = out_dir.join(format!("{name}-fortified"));
-        compile(&path, &fortified, &["-O2", "-D_FORTIFY_SOURCE=2"]);
+        let flags = ["-O2", "-D_FORTIFY_SOURCE=2"];
+        compile(&path, &fortified, &flags, libraries);
     }
     for (path, name) in sources("ends") {
-        compile(&path, &out_dir.join(name), &["-O2", "-rdynamic"]);
+        compile(&path, &out_dir.join(name), &["-O2", "-rdynamic"], &[]);
     }
+}
+
+/// Is liburing installed, with its header? Without it, the tests say that they need it.
+fn has_liburing() -> bool {
+    let header = Path::new("/usr/include/liburing.h");
+    println!("cargo::rerun-if-changed={}", header.display());
+    header.exists()
 }
 
 /// The C files of a directory, with the names of their programs.
@@ -38,7 +52,7 @@ fn env(name: &str) -> String {
     std::env::var(name).expect("set by cargo")
 }
 
-fn compile(source: &Path, program: &Path, flags: &[&str]) {
+fn compile(source: &Path, program: &Path, flags: &[&str], libraries: &[&str]) {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let status = Command::new(&compiler)
         .args([
@@ -53,6 +67,7 @@ fn compile(source: &Path, program: &Path, flags: &[&str]) {
         .args(flags)
         .arg("-o")
         .args([program, source])
+        .args(libraries)
         .status();
     match status {
         Ok(status) if status.success() => {}

@@ -17,6 +17,7 @@ mod alone;
 mod bodies;
 mod c_library;
 mod golang;
+mod liburing;
 mod numbers;
 mod ready;
 mod search;

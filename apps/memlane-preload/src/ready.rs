@@ -2,12 +2,10 @@
 //! constructor calls.
 
 use crate::c_library::{find, find_next, is_musl};
-use crate::{golang, stdio};
-use core::ffi::{c_int, c_ulong, c_void};
+use crate::{golang, liburing, stdio};
+use core::ffi::{c_int, c_ulong};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
-use libc::size_t;
-use memlane_core::reason::Reason;
 use memlane_socket::hooks::fork;
 use memlane_socket::hooks::start;
 use memlane_socket::real;
@@ -51,8 +49,7 @@ fn initialise() {
     if !READY.swap(true, Ordering::AcqRel) && is_known {
         // SAFETY: the handlers live as long as the process: a preloaded library is never unloaded.
         unsafe { memlane_atfork(before_fork, after_fork_parent, after_fork_child) };
-        // SAFETY: the callback has the type that the call expects.
-        unsafe { libc::dl_iterate_phdr(Some(look_for_io_uring), core::ptr::null_mut()) };
+        liburing::start();
         stdio::cover_stdin();
         if process::enabled() {
             golang::start();
@@ -95,27 +92,6 @@ fn vdso() -> usize {
     let function = unsafe { core::mem::transmute::<usize, GetAuxVal>(found) };
     // SAFETY: the function takes any number.
     unsafe { function(libc::AT_SYSINFO_EHDR) as usize }
-}
-
-/// `dl_iterate_phdr` callback: notes that the program is linked with liburing, whose I/O no hook sees.
-unsafe extern "C" fn look_for_io_uring(
-    info: *mut libc::dl_phdr_info,
-    _: size_t,
-    _: *mut c_void,
-) -> c_int {
-    // SAFETY: the dynamic linker's own structure; the name is NUL-terminated or null.
-    let name = unsafe {
-        let name = (*info).dlpi_name;
-        if name.is_null() {
-            c""
-        } else {
-            core::ffi::CStr::from_ptr(name)
-        }
-    };
-    if name.to_bytes().windows(11).any(|w| w == b"liburing.so") {
-        memlane_socket::protocol::upgrade::freeze(Reason::IO_URING);
-    }
-    0
 }
 
 extern "C" fn before_fork() {

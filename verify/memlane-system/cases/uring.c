@@ -1,10 +1,65 @@
-/* io_uring as a program without liburing uses it: by syscall(2), with its queues mapped by itself. */
+/* io_uring as a program without liburing uses it: by syscall(2), with its queues mapped by itself. liburing.c has the same cases
+ * by liburing. */
 #include "common.h"
+#ifdef BY_LIBURING
+#include <liburing.h>
+#else
 #include <linux/io_uring.h>
+#endif
 
 static char scratch[65536];
 
 /* --- an instance ------------------------------------------------------------------- */
+
+#ifdef BY_LIBURING
+
+struct uring {
+    int fd;
+    struct io_uring ring;
+};
+
+/* liburing's functions return errors as negative numbers. */
+static long told(int result) {
+    if (result >= 0) return result;
+    errno = -result;
+    return -1;
+}
+
+static struct uring open_uring(unsigned flags) {
+    struct uring u;
+    u.fd = (int)told(io_uring_queue_init(16, &u.ring, flags));
+    if (u.fd < 0) say("no io_uring here");
+    return u;
+}
+
+static void close_uring(struct uring *u) { io_uring_queue_exit(&u->ring); }
+
+/* The next entry, all zero. It is the kernel's after `submit`. */
+static struct io_uring_sqe *empty(struct uring *u) {
+    struct io_uring_sqe *e = io_uring_get_sqe(&u->ring);
+    if (!e) die("io_uring_get_sqe");
+    memset(e, 0, sizeof *e);
+    return e;
+}
+
+static long submit(struct uring *u, unsigned count, unsigned wait_for) {
+    return told(wait_for ? io_uring_submit_and_wait(&u->ring, wait_for) : io_uring_submit(&u->ring));
+}
+
+static struct io_uring_cqe completion(struct uring *u) {
+    struct io_uring_cqe *c, taken;
+    while (told(io_uring_wait_cqe(&u->ring, &c)) < 0)
+        if (errno != EINTR) die("io_uring_wait_cqe");
+    taken = *c;
+    io_uring_cqe_seen(&u->ring, c);
+    return taken;
+}
+
+static long register_file(struct uring *u, const int *fd) { return told(io_uring_register_files(&u->ring, fd, 1)); }
+
+static long unregister_file(struct uring *u) { return told(io_uring_unregister_files(&u->ring)); }
+
+#else
 
 struct uring {
     int fd;
@@ -41,16 +96,11 @@ static void close_uring(struct uring *u) {
     close(u->fd);
 }
 
-/* The next entry, empty but for its operation and its descriptor. It is the kernel's after `submit`. */
-static struct io_uring_sqe *entry(struct uring *u, int op, int fd, const void *addr, unsigned len, uint64_t number) {
+/* The next entry, all zero. It is the kernel's after `submit`. */
+static struct io_uring_sqe *empty(struct uring *u) {
     unsigned tail = atomic_load(word(u, u->params.sq_off.tail)), mask = *word(u, u->params.sq_off.ring_mask);
     struct io_uring_sqe *e = &u->entries[tail & mask];
     memset(e, 0, sizeof *e);
-    e->opcode = (uint8_t)op;
-    e->fd = fd;
-    e->addr = (uint64_t)(uintptr_t)addr;
-    e->len = len;
-    e->user_data = number;
     *word(u, u->params.sq_off.array + 4 * (tail & mask)) = tail & mask;
     atomic_store(word(u, u->params.sq_off.tail), tail + 1);
     return e;
@@ -60,19 +110,44 @@ static long submit(struct uring *u, unsigned count, unsigned wait_for) {
     return syscall(SYS_io_uring_enter, u->fd, count, wait_for, wait_for ? IORING_ENTER_GETEVENTS : 0, NULL, 0);
 }
 
+static struct io_uring_cqe completion(struct uring *u) {
+    unsigned head = atomic_load(word(u, u->params.cq_off.head));
+    while (atomic_load(word(u, u->params.cq_off.tail)) == head)
+        if (submit(u, 0, 1) < 0 && errno != EINTR) die("io_uring_enter");
+    struct io_uring_cqe taken = u->completions[head & *word(u, u->params.cq_off.ring_mask)];
+    atomic_store(word(u, u->params.cq_off.head), head + 1);
+    return taken;
+}
+
+static long register_file(struct uring *u, const int *fd) {
+    return syscall(SYS_io_uring_register, u->fd, IORING_REGISTER_FILES, fd, 1);
+}
+
+static long unregister_file(struct uring *u) {
+    return syscall(SYS_io_uring_register, u->fd, IORING_UNREGISTER_FILES, NULL, 0);
+}
+
+#endif
+
+static struct io_uring_sqe *entry(struct uring *u, int op, int fd, const void *addr, unsigned len, uint64_t number) {
+    struct io_uring_sqe *e = empty(u);
+    e->opcode = (uint8_t)op;
+    e->fd = fd;
+    e->addr = (uint64_t)(uintptr_t)addr;
+    e->len = len;
+    e->user_data = number;
+    return e;
+}
+
 /* Takes `count` completions, and writes them down in the order of their numbers. */
 static void completions(struct uring *u, unsigned count) {
     int results[32];
     bool known[32] = {false};
     for (unsigned i = 0; i < count; i++) {
-        unsigned head = atomic_load(word(u, u->params.cq_off.head));
-        while (atomic_load(word(u, u->params.cq_off.tail)) == head)
-            if (submit(u, 0, 1) < 0 && errno != EINTR) die("io_uring_enter");
-        struct io_uring_cqe *c = &u->completions[head & *word(u, u->params.cq_off.ring_mask)];
-        if (c->user_data >= 32) die("a completion of nothing");
-        results[c->user_data] = c->res;
-        known[c->user_data] = true;
-        atomic_store(word(u, u->params.cq_off.head), head + 1);
+        struct io_uring_cqe c = completion(u);
+        if (c.user_data >= 32) die("a completion of nothing");
+        results[c.user_data] = c.res;
+        known[c.user_data] = true;
     }
     for (int i = 0; i < 32; i++)
         if (known[i]) say("  %d: %d %s", i, results[i] < 0 ? -1 : results[i], results[i] < 0 ? errname(-results[i]) : "");
@@ -153,7 +228,7 @@ static void a_loop(struct uring *u, int fd) {
         event.events = i % 2 ? EPOLLIN : EPOLLIN | EPOLLRDHUP;
         ctl(u, ep, EPOLL_CTL_MOD, fd, &event, 0);
         if (submit(u, 1, 1) != 1) die("io_uring_enter");
-        atomic_fetch_add(word(u, u->params.cq_off.head), 1);
+        completion(u);
     }
     say("200 answers");
     ctl(u, ep, EPOLL_CTL_DEL, fd, NULL, 1);
@@ -215,8 +290,7 @@ static void many_bytes(struct uring *u, int fd) {
     while (all < 60000) {
         entry(u, IORING_OP_RECV, fd, scratch + all, 7000, 0);
         if (submit(u, 1, 1) != 1) die("io_uring_enter");
-        unsigned head = atomic_fetch_add(word(u, u->params.cq_off.head), 1);
-        int n = u->completions[head & *word(u, u->params.cq_off.ring_mask)].res;
+        int n = completion(u).res;
         if (n <= 0) die("recv");
         all += n;
     }
@@ -250,7 +324,7 @@ static void a_chain(struct uring *u, int fd) {
 
 static void a_registered_descriptor(struct uring *u, int fd) {
     five_bytes(fd);
-    R(syscall(SYS_io_uring_register, u->fd, IORING_REGISTER_FILES, &fd, 1));
+    R(register_file(u, &fd));
     take(fd, 5);
     entry(u, IORING_OP_SEND, 0, "by index", 8, 0)->flags = IOSQE_FIXED_FILE;
     one(u);
@@ -260,7 +334,7 @@ static void a_registered_descriptor(struct uring *u, int fd) {
     tell_text("answer");
     completions(u, 1);
     say_bytes("received", scratch, 6);
-    R(syscall(SYS_io_uring_register, u->fd, IORING_UNREGISTER_FILES, NULL, 0));
+    R(unregister_file(u));
 }
 
 /* --- waiting, ending --------------------------------------------------------------------- */

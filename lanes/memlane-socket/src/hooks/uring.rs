@@ -13,7 +13,7 @@ use crate::protocol::lane::{self, Patience};
 use crate::protocol::upgrade::{bar, freeze};
 use crate::real::errno;
 use crate::state::process::{self, ConnRef, PROCESS, conn_of, ep_of, stand_in};
-use crate::state::uring::{self, Entry, Params, op};
+use crate::state::uring::{self, Entry, Params, Prepared, op};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use libc::{iovec, msghdr};
@@ -57,6 +57,30 @@ pub fn before_enter(fd: c_int, count: u32, flags: u32) {
         freeze(Reason::IO_URING);
     }
     crate::real::set_errno(keep);
+}
+
+/// Prepares for a function of liburing that hands over what `ring` has prepared.
+///
+/// # Safety
+/// `ring` is a `struct io_uring` of `liburing.so.2` that the program has set up, and no other thread uses it.
+pub unsafe fn before_submit(ring: *const Prepared) {
+    if process::is_borrowed() {
+        return;
+    }
+    let keep = errno();
+    // SAFETY: the caller's promise.
+    let seen = unsafe { uring::each_prepared(ring, look) };
+    if seen.is_none() && PROCESS.frozen.load(Ordering::Relaxed) == 0 {
+        freeze(Reason::IO_URING);
+    }
+    crate::real::set_errno(keep);
+}
+
+/// Prepares for a function of liburing that registers these descriptors.
+pub fn before_files(files: *const c_int, count: u32) {
+    if !process::is_borrowed() {
+        each_file(files as u64, count);
+    }
 }
 
 /// Prepares for `io_uring_register(2)`: what is registered is used without its descriptor.

@@ -21,6 +21,8 @@
 //! * Where other tasks keep the CPU for longer than a peer would, or the yield brings nothing, the thread sleeps in the
 //!   kernel for a while. The kernel wakes a sleeper with priority. The receiver of a stream naps a few times first,
 //!   awake: parked, it would get the next bytes by TCP.
+//! * The receiver of a stream is a thread that reads much at once and sends no small messages in between: a client
+//!   with large answers is none.
 
 use crate::state::process::{PROCESS, config};
 use crate::state::runnable;

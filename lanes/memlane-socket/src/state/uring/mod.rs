@@ -4,8 +4,10 @@
 //! entries are for, this library maps the same memory and looks before that call. Offsets are those of linux/io_uring.h.
 
 mod entry;
+mod liburing;
 
 pub use entry::{Entry, op};
+pub use liburing::{Prepared, each_prepared, is_loaded};
 
 use crate::state::far::far;
 use crate::state::thread::Lock;

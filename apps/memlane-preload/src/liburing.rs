@@ -1,0 +1,195 @@
+//! liburing: its functions that hand entries to the kernel, or register descriptors.
+//!
+//! liburing makes its system calls with instructions of its own, so no hook of `syscall` sees them. But programs call its
+//! functions by name, and what its header has inline submits nothing. Each function here looks at what the kernel will get, and
+//! calls liburing's.
+
+use crate::ready::ready;
+use crate::search::memlane_search;
+use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use libc::size_t;
+use memlane_core::reason::Reason;
+use memlane_socket::hooks::uring;
+use memlane_socket::protocol::upgrade::freeze;
+use memlane_socket::state::process;
+use memlane_socket::state::uring::{Params, Prepared};
+
+/// The only version whose structure is known.
+const KNOWN: &[u8] = b"liburing.so.2";
+
+/// What is known of the liburing of this process: any thread finds it out, and all find the same.
+static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const VERSION_2: u8 = 1;
+const ANOTHER: u8 = 2;
+
+/// A function of liburing; 0: not looked up yet.
+struct Real(AtomicUsize);
+
+impl Real {
+    /// Its address; 0: there is none. It is not in [`memlane_socket::real`]: few programs load liburing, some of them late, and
+    /// not every version has each function.
+    fn address(&self, name: &CStr) -> usize {
+        let known = self.0.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
+        // SAFETY: the name is NUL-terminated.
+        let found = unsafe { memlane_search(1, name.as_ptr()) } as usize;
+        self.0.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Looks for liburing among the libraries that the loader has brought with the program.
+pub(crate) fn start() {
+    look_for_it();
+    match FOUND.load(Ordering::Relaxed) {
+        VERSION_2 => memlane_socket::state::uring::is_loaded(),
+        ANOTHER => freeze(Reason::IO_URING),
+        _ => {}
+    }
+}
+
+/// Does a function of liburing get a structure whose layout is known? If not, nobody can see what it hands over.
+fn is_known() -> bool {
+    if FOUND.load(Ordering::Relaxed) == UNKNOWN {
+        look_for_it();
+        // Somebody has these functions, and is not called liburing.
+        let _ = FOUND.compare_exchange(UNKNOWN, ANOTHER, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    let known = FOUND.load(Ordering::Relaxed) == VERSION_2;
+    if !known && process::PROCESS.frozen.load(Ordering::Relaxed) == 0 {
+        freeze(Reason::IO_URING);
+    }
+    known
+}
+
+fn look_for_it() {
+    // SAFETY: the callback has the type that the call expects.
+    unsafe { libc::dl_iterate_phdr(Some(look_at), core::ptr::null_mut()) };
+}
+
+/// `dl_iterate_phdr` callback: notes which liburing is loaded.
+unsafe extern "C" fn look_at(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+    // SAFETY: the dynamic linker's own structure.
+    let name = unsafe { (*info).dlpi_name };
+    if name.is_null() {
+        return 0;
+    }
+    // SAFETY: the dynamic linker's names are NUL-terminated.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    let has = |text: &[u8]| name.windows(text.len()).any(|part| part == text);
+    if has(b"liburing.so") {
+        // Two of them: functions by name come from the first, but who knows which structure they get.
+        let found = if has(KNOWN) { VERSION_2 } else { ANOTHER };
+        FOUND.fetch_max(found, Ordering::Relaxed);
+    }
+    0
+}
+
+fn is_on() -> bool {
+    ready();
+    process::enabled()
+}
+
+fn before_submit(ring: *const Prepared) {
+    if is_on() && is_known() {
+        // SAFETY: the program gives liburing its structure, and must not use it in another thread meanwhile.
+        unsafe { uring::before_submit(ring) };
+    }
+}
+
+fn before_files(files: *const c_int, count: c_uint) {
+    if is_on() {
+        uring::before_files(files, count);
+    }
+}
+
+/// `fn name(args) -> type { what comes before }`: a function of liburing, which follows. Where there is none, it fails with
+/// `ENOSYS`, as liburing's functions tell errors.
+macro_rules! liburing {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $before:expr })+) => {
+        $(
+            /// # Safety
+            /// As liburing's function of this name.
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+                const NAME: &[u8] = concat!(stringify!($name), "\0").as_bytes();
+                static REAL: Real = Real(AtomicUsize::new(0));
+                $before;
+                let address = CStr::from_bytes_with_nul(NAME).map_or(0, |name| REAL.address(name));
+                if address == 0 {
+                    return (-libc::ENOSYS) as $ret;
+                }
+                // SAFETY: the address is that of liburing's function of this name, which has this prototype (liburing.h).
+                let real = unsafe {
+                    core::mem::transmute::<usize, unsafe extern "C" fn($($ty),*) -> $ret>(address)
+                };
+                // SAFETY: the program's own arguments.
+                unsafe { real($($arg),*) }
+            }
+        )+
+    };
+}
+
+type Ring = *mut Prepared;
+type Out = *mut *mut c_void;
+type In = *mut c_void;
+
+liburing! {
+    fn io_uring_submit(ring: Ring) -> c_int { before_submit(ring) }
+    fn io_uring_submit_and_wait(ring: Ring, wait: c_uint) -> c_int { before_submit(ring) }
+    fn io_uring_submit_and_wait_timeout(ring: Ring, cqe: Out, wait: c_uint, time: In, mask: In) -> c_int { before_submit(ring) }
+    fn io_uring_submit_and_wait_min_timeout(ring: Ring, cqe: Out, wait: c_uint, time: In, least: c_uint, mask: In) -> c_int { before_submit(ring) }
+    fn io_uring_submit_and_wait_reg(ring: Ring, cqe: Out, wait: c_uint, place: c_int) -> c_int { before_submit(ring) }
+    fn io_uring_submit_and_get_events(ring: Ring) -> c_int { before_submit(ring) }
+    fn io_uring_wait_cqes(ring: Ring, cqe: Out, wait: c_uint, time: In, mask: In) -> c_int { before_submit(ring) }
+    fn io_uring_wait_cqes_min_timeout(ring: Ring, cqe: Out, wait: c_uint, time: In, least: c_uint, mask: In) -> c_int { before_submit(ring) }
+    fn io_uring_wait_cqe_timeout(ring: Ring, cqe: Out, time: In) -> c_int { before_submit(ring) }
+    fn __io_uring_flush_sq(ring: Ring) -> c_uint { before_submit(ring) }
+
+    fn io_uring_register_files(ring: Ring, files: *const c_int, count: c_uint) -> c_int { before_files(files, count) }
+    fn io_uring_register_files_tags(ring: Ring, files: *const c_int, tags: *const u64, count: c_uint) -> c_int { before_files(files, count) }
+    fn io_uring_register_files_update(ring: Ring, from: c_uint, files: *const c_int, count: c_uint) -> c_int { before_files(files, count) }
+    fn io_uring_register_files_update_tag(ring: Ring, from: c_uint, files: *const c_int, tags: *const u64, count: c_uint) -> c_int { before_files(files, count) }
+
+    fn io_uring_enter(fd: c_uint, count: c_uint, least: c_uint, flags: c_uint, mask: In) -> c_int { before_enter(fd, count, flags) }
+    fn io_uring_enter2(fd: c_uint, count: c_uint, least: c_uint, flags: c_uint, arg: In, len: size_t) -> c_int { before_enter(fd, count, flags) }
+    fn io_uring_register(fd: c_uint, operation: c_uint, arg: In, count: c_uint) -> c_int { before_register(operation, arg, count) }
+}
+
+fn before_enter(fd: c_uint, count: c_uint, flags: c_uint) {
+    if is_on() {
+        uring::before_enter(fd.cast_signed(), count, flags);
+    }
+}
+
+fn before_register(operation: c_uint, arg: In, count: c_uint) {
+    if is_on() {
+        uring::before_register(operation, arg as usize, count);
+    }
+}
+
+/// # Safety
+/// As liburing's function of this name.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn io_uring_setup(entries: c_uint, params: *mut Params) -> c_int {
+    static REAL: Real = Real(AtomicUsize::new(0));
+    let is_on = is_on();
+    let address = REAL.address(c"io_uring_setup");
+    if address == 0 {
+        return -libc::ENOSYS;
+    }
+    // SAFETY: the address is that of liburing's function of this name, which has this prototype (liburing.h).
+    let real = unsafe {
+        core::mem::transmute::<usize, unsafe extern "C" fn(c_uint, *mut Params) -> c_int>(address)
+    };
+    // SAFETY: the program's own arguments.
+    let fd = unsafe { real(entries, params) };
+    if is_on && fd >= 0 {
+        uring::set_up(fd, params);
+    }
+    fd
+}
