@@ -107,10 +107,10 @@ fn before_files(files: *const c_int, count: c_uint) {
     }
 }
 
-/// `fn name(args) -> type { what comes before }`: a function of liburing, which follows. Where there is none, it fails with
-/// `ENOSYS`, as liburing's functions tell errors.
+/// `fn name(args) -> type { what comes before } then what gets the result;`: a function of liburing between the two. Where
+/// there is none, it fails with `ENOSYS`, as liburing's functions tell errors.
 macro_rules! liburing {
-    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $before:expr })+) => {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $before:expr } $(then $after:expr;)?)+) => {
         $(
             /// # Safety
             /// As liburing's function of this name.
@@ -128,7 +128,9 @@ macro_rules! liburing {
                     core::mem::transmute::<usize, unsafe extern "C" fn($($ty),*) -> $ret>(address)
                 };
                 // SAFETY: the program's own arguments.
-                unsafe { real($($arg),*) }
+                let result = unsafe { real($($arg),*) };
+                $($after(result);)?
+                result
             }
         )+
     };
@@ -155,6 +157,7 @@ liburing! {
     fn io_uring_register_files_update(ring: Ring, from: c_uint, files: *const c_int, count: c_uint) -> c_int { before_files(files, count) }
     fn io_uring_register_files_update_tag(ring: Ring, from: c_uint, files: *const c_int, tags: *const u64, count: c_uint) -> c_int { before_files(files, count) }
 
+    fn io_uring_setup(entries: c_uint, params: *mut Params) -> c_int { ready() } then |fd| after_setup(fd, params);
     fn io_uring_enter(fd: c_uint, count: c_uint, least: c_uint, flags: c_uint, mask: In) -> c_int { before_enter(fd, count, flags) }
     fn io_uring_enter2(fd: c_uint, count: c_uint, least: c_uint, flags: c_uint, arg: In, len: size_t) -> c_int { before_enter(fd, count, flags) }
     fn io_uring_register(fd: c_uint, operation: c_uint, arg: In, count: c_uint) -> c_int { before_register(operation, arg, count) }
@@ -172,24 +175,8 @@ fn before_register(operation: c_uint, arg: In, count: c_uint) {
     }
 }
 
-/// # Safety
-/// As liburing's function of this name.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn io_uring_setup(entries: c_uint, params: *mut Params) -> c_int {
-    static REAL: Real = Real(AtomicUsize::new(0));
-    let is_on = is_on();
-    let address = REAL.address(c"io_uring_setup");
-    if address == 0 {
-        return -libc::ENOSYS;
-    }
-    // SAFETY: the address is that of liburing's function of this name, which has this prototype (liburing.h).
-    let real = unsafe {
-        core::mem::transmute::<usize, unsafe extern "C" fn(c_uint, *mut Params) -> c_int>(address)
-    };
-    // SAFETY: the program's own arguments.
-    let fd = unsafe { real(entries, params) };
-    if is_on && fd >= 0 {
+fn after_setup(fd: c_int, params: *const Params) {
+    if fd >= 0 && is_on() {
         uring::set_up(fd, params);
     }
-    fd
 }

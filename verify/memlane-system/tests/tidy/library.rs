@@ -58,16 +58,19 @@ fn without_version(name: &str) -> String {
     name.split('@').next().unwrap_or_default().into()
 }
 
-/// The names in the table of apps/memlane-preload/src/lib.rs.
+/// The names in the tables of apps/memlane-preload: lib.rs, and liburing.rs.
 fn hooked() -> BTreeSet<String> {
-    let source = text("apps/memlane-preload/src/lib.rs").expect("the table");
-    let table = |start: &str| {
+    let source = |name: &str| text(&format!("apps/memlane-preload/src/{name}.rs")).expect(name);
+    let table = |file: &str, start: &str| {
+        let source = source(file);
         let (_, rest) = source.split_once(start).expect(start);
         rest.split("\n}").next().unwrap_or_default().to_string()
     };
-    let (hooks, shims) = (table("\nhooks! {"), table("\nshims! {"));
+    let (hooks, shims) = (table("lib", "\nhooks! {"), table("lib", "\nshims! {"));
+    let liburing = table("liburing", "\nliburing! {");
     let functions = hooks
         .lines()
+        .chain(liburing.lines())
         .filter_map(|line| line.trim().strip_prefix("fn "));
     let functions = functions.filter_map(|line| line.split_once('('));
     let jumps = shims

@@ -53,11 +53,14 @@ pub fn send(
                     break n;
                 }
             }
-            TxMode::Open => break by_lanes(conn, &mut Cursor::new(buffers), flags),
+            TxMode::Open => {
+                let n = by_lanes(conn, &mut Cursor::new(buffers), flags);
+                spin::sent(n);
+                break n;
+            }
             _ => core::hint::spin_loop(),
         }
     };
-    spin::sent(n);
     crate::state::stats::show_tx(conn, n);
     n
 }
