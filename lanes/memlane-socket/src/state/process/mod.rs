@@ -384,10 +384,10 @@ pub fn hurry(conn: &Conn, bytes: u64) {
     if bytes < config::AUTO_BYTES / 2 || config().upgrade != Upgrade::Auto {
         return;
     }
-    // The bytes are put off as much as the calls, and the two sides have the same ratio of both.
     let first = conn.hs_first.load(Ordering::Relaxed);
-    let least = first * (config::AUTO_BYTES / config::AUTO_OPS);
-    if bytes >= least && conn.hs_due.load(Ordering::Relaxed) == first {
+    if bytes >= payback::least_bytes(conn.role.load(Ordering::Relaxed), first)
+        && conn.hs_due.load(Ordering::Relaxed) == first
+    {
         conn.hs_due.store(0, Ordering::Relaxed);
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! The counts of a side are written without a lock: an update that is lost moves a later handshake by a few connections.
 
+use crate::config;
 use crate::state::conn::{Conn, Role};
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -74,6 +75,17 @@ pub fn doubled(role: Role) -> u32 {
     side(role).doubled.load(Ordering::Relaxed)
 }
 
+/// The number of bytes that make a handshake due which is otherwise due at call `first`. Both sides have the same ratio of bytes
+/// and calls, but a server puts off fewer calls than its clients: its bytes are doubled twice as often, so that it listens only to
+/// clients that may propose. At the most, both wait for 2 MiB.
+pub fn least_bytes(role: Role, first: u64) -> u64 {
+    let bytes = first * (config::AUTO_BYTES / config::AUTO_OPS);
+    match role {
+        Role::Connected => bytes,
+        Role::Accepted => bytes * (first / config::AUTO_OPS_ACCEPTING).max(1),
+    }
+}
+
 /// Notes how a connection has ended whose lane has carried `by_ring` bytes. `first` is the number of calls before a
 /// handshake that is not put off.
 pub fn ended(conn: &Conn, first: u64, by_ring: u64) {
@@ -113,6 +125,22 @@ mod tests {
             side.paid();
             assert_eq!(after(&side, 0), left);
         }
+    }
+
+    #[test]
+    fn a_server_that_puts_its_handshakes_off_waits_for_as_many_bytes_as_its_clients() {
+        let least = least_bytes;
+        let put_off = |side: &Side, calls| calls << after(side, 100 * VAIN_MOST);
+        let client = put_off(&Side::new(CONNECTING.most), config::AUTO_OPS);
+        let server = put_off(&Side::new(ACCEPTING.most), config::AUTO_OPS_ACCEPTING);
+        assert_eq!(least(Role::Connected, client), 2 << 20);
+        assert_eq!(least(Role::Accepted, server), 2 << 20);
+        assert_eq!(least(Role::Connected, config::AUTO_OPS), config::AUTO_BYTES);
+        assert_eq!(
+            least(Role::Accepted, config::AUTO_OPS_ACCEPTING),
+            config::AUTO_BYTES / 2,
+            "and listens earlier, if it puts nothing off"
+        );
     }
 
     #[test]
