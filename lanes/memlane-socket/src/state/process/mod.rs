@@ -385,8 +385,8 @@ pub fn hurry(conn: &Conn, bytes: u64) {
         return;
     }
     let first = conn.hs_first.load(Ordering::Relaxed);
-    if bytes >= payback::least_bytes(conn.role.load(Ordering::Relaxed), first)
-        && conn.hs_due.load(Ordering::Relaxed) == first
+    if conn.hs_due.load(Ordering::Relaxed) == first
+        && bytes >= payback::least_bytes(conn.role.load(Ordering::Relaxed), first)
     {
         conn.hs_due.store(0, Ordering::Relaxed);
     }
