@@ -56,7 +56,7 @@ pub(crate) fn start() {
 fn is_known() -> bool {
     if FOUND.load(Ordering::Relaxed) == UNKNOWN {
         look_for_it();
-        // Somebody has these functions, and is not called liburing.
+        // A library of another name has these functions.
         let _ = FOUND.compare_exchange(UNKNOWN, ANOTHER, Ordering::Relaxed, Ordering::Relaxed);
     }
     let known = FOUND.load(Ordering::Relaxed) == VERSION_2;
@@ -82,7 +82,7 @@ unsafe extern "C" fn look_at(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     let has = |text: &[u8]| name.windows(text.len()).any(|part| part == text);
     if has(b"liburing.so") {
-        // Two of them: functions by name come from the first, but who knows which structure they get.
+        // With two of them, nobody knows which structure a function gets.
         let found = if has(KNOWN) { VERSION_2 } else { ANOTHER };
         FOUND.fetch_max(found, Ordering::Relaxed);
     }

@@ -12,7 +12,8 @@ use memlane_sys::{fd, mem, proc, time};
 static HAS_APPEARED: AtomicBool = AtomicBool::new(false);
 
 /// Makes what a forked child left to its parent, if it has not been made yet: shared states for connections of its own, the
-/// page, and what higher modules show. Most children that a server forks for one short connection end without.
+/// page, and what higher modules show. A child that a server forks for one short connection mostly needs none of them, and they
+/// would make its fork a third longer.
 #[inline(always)]
 pub(crate) fn appear() {
     if !HAS_APPEARED.load(Ordering::Acquire) {
