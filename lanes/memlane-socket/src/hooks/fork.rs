@@ -85,7 +85,7 @@ pub fn after_fork_child() {
     PROCESS.agent.store(-1, Ordering::Relaxed);
     PROCESS.loadavg.store(-1, Ordering::Relaxed);
     PROCESS.waiting.store(0, Ordering::Relaxed);
-    let is_watched = crate::state::trace::is_wanted() || config().stats_on_exit;
+    let mut is_shown = crate::state::trace::is_wanted() || config().stats_on_exit;
     crate::state::trace::forget();
     memory::forget();
     PROCESS
@@ -101,8 +101,10 @@ pub fn after_fork_child() {
         conn.hs_lock.reset();
         // SAFETY: the child has one thread.
         unsafe { *conn.hs.get() = Handshake::NEW };
+        // No later step of this connection would show the child.
+        is_shown |= conn.upgraded() || conn.hs_due.load(Ordering::Relaxed) == u64::MAX;
     });
-    if is_watched {
+    if is_shown {
         appear();
     }
 }

@@ -453,7 +453,7 @@ pub fn received(n: isize) {
 /// Notes that this thread has sent `n` bytes. A receiver that sends little in between waits for answers, not for a stream.
 #[inline(always)]
 pub fn sent(n: isize) {
-    if n < BULK {
+    if (1..BULK).contains(&n) {
         let stream = &thread::current().stream;
         if stream.load(Ordering::Relaxed) != 0 {
             stream.store(0, Ordering::Relaxed);
@@ -617,8 +617,8 @@ mod tests {
         runnable::PRETENDED.store(0, Ordering::Relaxed);
     }
 
-    /// How often a thread whose peer was seen on this CPU looks for it, on a machine with so many runnable threads: the least of
-    /// many waits, since others want this CPU, too.
+    /// The number of looks that a wait takes where the peer was last seen on this CPU, and `running` threads are runnable. Other
+    /// programs want this CPU, too, so this is the least of many waits.
     fn least_looks_here(t: &thread::Thread, running: u32, stream: u32) -> u32 {
         runnable::PRETENDED.store(running, Ordering::Relaxed);
         runnable::PRETENDED_CPUS.store(2, Ordering::Relaxed);
@@ -687,6 +687,8 @@ mod tests {
         assert!(is_stream(t));
         sent(BULK);
         assert!(is_stream(t), "what it received goes on to somebody");
+        sent(-1);
+        assert!(is_stream(t), "there was no room");
         sent(BULK - 1);
         assert!(!is_stream(t));
     }

@@ -88,6 +88,7 @@ pub fn bar(conn: &Conn, why: Reason) {
         .is_ok()
         && !conn.upgraded()
     {
+        process::appear();
         process::show(conn, ConnState::Tcp, why);
         crate::state::stats::count_reason(conn, why);
         process::count(Counter::Fallbacks, 1);
