@@ -1,5 +1,6 @@
 //! Compiles each `cases/*.c` with the system's C compiler, twice: plain, and fortified (so that libc's `__read_chk`,
 //! `__recv_chk` and the like are called). Compiles `ends/*.c`, which are not cases, once; libraries see what they define.
+//! Makes libraries of `plugins/*.c`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +22,11 @@ fn main() {
     }
     for (path, name) in sources("ends") {
         compile(&path, &out_dir.join(name), &["-O2", "-rdynamic"], &[]);
+    }
+    for (path, name) in sources("plugins") {
+        let library = out_dir.join(format!("{name}.so"));
+        // Without optimisation, its calls go by name.
+        compile(&path, &library, &["-O0", "-shared", "-fPIC"], &[]);
     }
 }
 
