@@ -617,13 +617,13 @@ mod tests {
         runnable::PRETENDED.store(0, Ordering::Relaxed);
     }
 
-    /// The number of looks that a wait takes where the peer was last seen on this CPU, and `running` threads are runnable. Other
-    /// programs want this CPU, too, so this is the least of many waits.
-    fn least_looks_here(t: &thread::Thread, running: u32, stream: u32) -> u32 {
+    /// How many looks a wait takes where the peer was last seen on this CPU, and `running` threads are runnable: the least and the
+    /// most of many waits. Other programs want this CPU, too: a yield may take a wait's whole time, or none at all.
+    fn looks_here(t: &thread::Thread, running: u32, stream: u32) -> (u32, u32) {
         runnable::PRETENDED.store(running, Ordering::Relaxed);
         runnable::PRETENDED_CPUS.store(2, Ordering::Relaxed);
         let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
-        let looks = (0..500).map(|_| {
+        let looks = |_| {
             for _ in 0..100 {
                 note_cost(t, 2 * SAVES_US * per_us, true);
             }
@@ -635,13 +635,15 @@ mod tests {
             };
             assert_eq!(turn(10_000 * per_us, true, never, || 0), Spun::Nothing);
             looks
-        });
-        let least = looks.min().expect("500 waits");
+        };
+        let looks: Vec<u32> = (0..500).map(looks).collect();
         runnable::PRETENDED_CPUS.store(0, Ordering::Relaxed);
         runnable::PRETENDED.store(0, Ordering::Relaxed);
         t.stream.store(0, Ordering::Relaxed);
         t.dear_until.store(0, Ordering::Relaxed);
-        least
+        let most = looks.iter().copied().max().expect("500 waits");
+        let least = looks.into_iter().min().expect("500 waits");
+        (least, most)
     }
 
     #[test]
@@ -649,13 +651,12 @@ mod tests {
         let _alone = PRETENDS.lock();
         thread::tests::set_own_locator();
         let t = thread::current();
-        assert_eq!(
-            least_looks_here(t, 9, 0),
-            2,
-            "before the yield and behind it"
-        );
-        assert!(least_looks_here(t, 1, 0) > 2, "CPUs are free");
-        assert!(least_looks_here(t, 9, VAIN_IN_A_STREAM) > 2, "a stream");
+        let (least, _) = looks_here(t, 9, 0);
+        assert_eq!(least, 2, "before the yield and behind it");
+        let (_, most) = looks_here(t, 1, 0);
+        assert!(most > 2, "CPUs are free");
+        let (_, most) = looks_here(t, 9, VAIN_IN_A_STREAM);
+        assert!(most > 2, "a stream");
     }
 
     #[test]

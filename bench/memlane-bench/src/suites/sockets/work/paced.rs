@@ -6,6 +6,16 @@ use super::super::peer::figures::Paced;
 use super::super::trial::{Place, Reading, Trial};
 use super::super::works::Line;
 
+/// At fewer requests a second than this, a round of the usual length has too few for a median and a 99th percentile.
+const FEW: u32 = 1000;
+/// So it is this many times as long.
+const LONGER: f64 = 4.0;
+
+/// How long a round lasts with so many requests a second.
+fn seconds(rate: u32, usual: f64) -> f64 {
+    if rate < FEW { usual * LONGER } else { usual }
+}
+
 pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading> {
     let [rate, connections] = line.args else {
         anyhow::bail!("a row without its arguments");
@@ -17,11 +27,13 @@ pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading>
         "many-server"
     };
     let (server, text) = trial.serve_embedded(server)?;
-    let (seconds, pid) = (trial.bench.seconds.to_string(), server.pid().to_string());
-    let args = ["paced-client", "--at", &text, "--seconds", &seconds];
+    let lasts = seconds(rate.parse()?, trial.bench.seconds);
+    let (lasts_text, pid) = (lasts.to_string(), server.pid().to_string());
+    let args = ["paced-client", "--at", &text, "--seconds", &lasts_text];
     let pace = ["--rate", rate, "--connections", connections];
     let args = [&args[..], &pace, &["--server", &pid]].concat();
-    let ran = trial.run(&server, trial.embedded(trial.side, Place::CLIENT, &args))?;
+    let client = trial.embedded(trial.side, Place::CLIENT, &args);
+    let ran = trial.run_for(lasts, &server, client)?;
     let told: Paced = serde_json::from_str(ran.text.trim())
         .with_context(|| format!("the embedded client said {:?}", ran.text))?;
     let [p50, p99] = [told.p50_ns, told.p99_ns].map(|ns| ns as f64 / 1e3);
