@@ -195,9 +195,9 @@ static void to_and_fro(int fd, bool starts) {
 }
 
 /* A connection whose listener has this option, with an open lane. */
-static int accept_from_listener_with(int option, int value, void (*peer)(int), int *child) {
+static int accept_from_listener_with(int level, int option, int value, void (*peer)(int), int *child) {
     int listener = listen_any();
-    set_int(listener, IPPROTO_TCP, option, value);
+    set_int(listener, level, option, value);
     *child = fork_actor(1, peer, bound_port(listener));
     int fd = accept_one(listener);
     to_and_fro(fd, false);
@@ -213,10 +213,102 @@ static void sends_ten(int port) {
 }
 
 static void count_that_comes_from_the_listener(void) {
-    int child, fd = accept_from_listener_with(TCP_INQ, 1, sends_ten, &child);
+    int child, fd = accept_from_listener_with(IPPROTO_TCP, TCP_INQ, 1, sends_ten, &child);
     settle(fd, 10);
     received_with_count(fd, 4, 64, 0);
     take(fd, 6);
+    send_text(fd, "!");
+    say_wait("child", child);
+}
+
+/* Receives some bytes, with room for some control data, and tells what came with them: the time is that of now. */
+static void received_with_time(int fd, size_t bytes, size_t room, int flags) {
+    struct {
+        struct cmsghdr header;
+        long seconds, rest;
+        char more[40];
+    } control;
+    memset(&control, 'c', sizeof control);
+    struct iovec v = {scratch, bytes};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = room};
+    struct timespec now;
+    R(recvmsg(fd, &m, flags));
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    say("flags %x, control %zu, of %zu", m.msg_flags, (size_t)m.msg_controllen, c ? (size_t)c->cmsg_len : 0);
+    if (!c) return;
+    say("level %d, type %d", c->cmsg_level, c->cmsg_type);
+    if (c->cmsg_len < CMSG_LEN(16) || c->cmsg_level != SOL_SOCKET) return;
+    bool is_whole = c->cmsg_type == SO_TIMESTAMP;
+    long limit = is_whole ? 1000000 : 1000000000, ago = now.tv_sec - control.seconds;
+    say("recent %d, rest %d", ago >= 0 && ago < 10, control.rest >= 0 && control.rest < limit);
+    if ((c = CMSG_NXTHDR(&m, c))) say("then level %d, type %d, of %zu", c->cmsg_level, c->cmsg_type, (size_t)c->cmsg_len);
+}
+
+/* The kernel notes times only while a socket asks for them, and begins a little later. */
+static void have_times_noted(void) {
+    set_int(socket(AF_INET, SOCK_STREAM, 0), SOL_SOCKET, SO_TIMESTAMP, 1);
+    nap_ms(200);
+}
+
+static void times_in_control_messages(void) {
+    int fd = pair();
+    tell_text("a");
+    settle(fd, 1);
+    received_with_time(fd, 1, 64, 0); /* nobody has asked */
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
+    have_times_noted();
+    tell_text("0123456789");
+    settle(fd, 10);
+    say("asked %d %d", get_int(fd, SOL_SOCKET, SO_TIMESTAMP), get_int(fd, SOL_SOCKET, SO_TIMESTAMPNS));
+    received_with_time(fd, 1, 64, MSG_PEEK);
+    received_with_time(fd, 1, 64, 0);
+    received_with_time(fd, 1, 32, 0);
+    received_with_time(fd, 1, 31, 0);
+    received_with_time(fd, 1, 20, 0);
+    received_with_time(fd, 1, 16, 0);
+    received_with_time(fd, 1, 8, 0);
+    received_with_time(fd, 1, 0, 0);
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+    set_int(fd, IPPROTO_TCP, TCP_INQ, 1);
+    received_with_time(fd, 1, 80, 0);
+    received_with_time(fd, 1, 40, 0);
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMPNS, 0);
+    received_with_time(fd, 1, 80, 0);
+    exchange(fd);
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
+    tell_text("more");
+    settle(fd, 4);
+    received_with_time(fd, 1, 80, 0);
+    received_with_time(fd, 100, 80, 0);
+    received_with_time(fd, 100, 80, MSG_DONTWAIT);
+    tell(P_SHUT, SHUT_WR);
+    poll_for(fd, POLLRDHUP);
+    received_with_time(fd, 100, 80, 0);
+    finish();
+}
+
+static void times_that_come_from_the_listener(void) {
+    have_times_noted();
+    int child, fd = accept_from_listener_with(SOL_SOCKET, SO_TIMESTAMPNS, 1, sends_ten, &child);
+    settle(fd, 10);
+    received_with_time(fd, 4, 64, 0);
+    take(fd, 6);
+    send_text(fd, "!");
+    say_wait("child", child);
+}
+
+/* As iperf 2 does. */
+static void asks_for_times(int port) {
+    int fd = connect_port(port);
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
+    to_and_fro(fd, true);
+    if (recv_all(fd, scratch, 1) != 1) die("recv");
+    close(fd);
+}
+
+static void times_that_nobody_reads(void) {
+    int child, fd = accept_from_listener_with(SOL_SOCKET, SO_TIMESTAMP, 1, asks_for_times, &child);
     send_text(fd, "!");
     say_wait("child", child);
 }
@@ -367,10 +459,13 @@ static void single_bytes(int fd, int times) {
     }
 }
 
-/* Time stamps are what only TCP has: whatever carried the bytes until now, TCP does from here on. */
+/* Time stamps of what is sent are what only TCP has: whatever carried the bytes until now, TCP does from here on. */
+static void let_tcp_alone_carry(int fd) {
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, 1 << 4); /* SOF_TIMESTAMPING_SOFTWARE */
+    set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, 0);
+}
 static void go_on_by_tcp(int fd) {
-    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
-    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 0);
+    let_tcp_alone_carry(fd);
     single_bytes(fd, 3);
 }
 
@@ -393,9 +488,9 @@ static void sends_bytes(int port) {
 }
 
 static void window_clamp_that_comes_from_the_listener(void) {
-    int child, fd = accept_from_listener_with(TCP_WINDOW_CLAMP, 20000, sends_bytes, &child);
+    int child, fd = accept_from_listener_with(IPPROTO_TCP, TCP_WINDOW_CLAMP, 20000, sends_bytes, &child);
     say("clamp %d", get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
-    set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1); /* from here on, TCP carries the bytes */
+    let_tcp_alone_carry(fd);
     send_text(fd, "!");
     say("clamp %d", get_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
     say_wait("child", child);
@@ -421,6 +516,9 @@ const struct one_case cases[] = {
     CASE(unread_and_unsent_counts),
     CASE(count_in_a_control_message),
     {"count_that_comes_from_the_listener", count_that_comes_from_the_listener, NO_THREAD | ONCE | LANE},
+    CASE(times_in_control_messages),
+    {"times_that_come_from_the_listener", times_that_come_from_the_listener, NO_THREAD | ONCE | LANE},
+    {"times_that_nobody_reads", times_that_nobody_reads, NO_THREAD | ONCE | LANE},
     CASE(names_of_both_ends),
     CASE(what_the_kernel_says),
     CASE(small_buffers_carry_much),

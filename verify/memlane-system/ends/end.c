@@ -245,7 +245,7 @@ static void poll_by_uring(void) {
 static void spoil(const char *what) {
     int on = 1;
     if (strcmp(what, "option") == 0) {
-        if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on) != 0) die("setsockopt");
+        if (setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) != 0) die("setsockopt");
     } else if (strcmp(what, "urgent") == 0) {
         if (send(fd, "!", 1, MSG_OOB) != 1) die("send");
     } else if (strcmp(what, "fork") == 0) {

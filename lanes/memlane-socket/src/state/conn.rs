@@ -470,8 +470,10 @@ pub const SEEN_SELF: u32 = 64;
 pub const SEEN_LARGE: u32 = 128;
 /// Bit of `Conn::seen`: when the connection last woke up, its sender was asked to ring a bell that wakes a thread in poll.
 pub const SEEN_BELL: u32 = 256;
-/// Bit of `Conn::seen`: the program has set `TCP_INQ` (see `calls::inq`).
+/// Bit of `Conn::seen`: the program has set `TCP_INQ` (see `calls::control`).
 pub const SEEN_INQ: u32 = 512;
+/// Bit of `Conn::seen`: the kernel has said that no option asks when bytes came (see `calls::control`).
+pub const SEEN_NO_TIMES: u32 = 4096;
 /// Flag: the peer runs on another machine. No futex wakes it, and its clock and the numbers of its CPUs are others. Set before
 /// the lane opens.
 pub const SEEN_ACROSS: u32 = 1024;

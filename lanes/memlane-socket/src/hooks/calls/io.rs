@@ -7,7 +7,7 @@
     clippy::cast_sign_loss
 )]
 
-use super::{inq, touch};
+use super::{control, touch};
 use crate::iov::{IOV_MAX, is_nowhere};
 use crate::message::count;
 use crate::protocol::lane;
@@ -206,22 +206,24 @@ fn recvmsg_lane(conn: &ConnRef, msg: *mut msghdr, flags: c_int) -> ssize_t {
     }
     // SAFETY: the program's message, as it promised its call.
     let buffers = unsafe { core::slice::from_raw_parts(m.msg_iov, count(m.msg_iovlen)) };
+    if control::tells_times(conn) {
+        upgrade::bar(conn, Reason::OPTION);
+    }
     let by_kernel = core::cell::Cell::new(false);
     let n = receive(conn, buffers, flags, || {
         by_kernel.set(true);
         real!(recvmsg(fd, msg, flags))
     });
-    let inq = n >= 0 && inq::is_asked(conn);
-    if n >= 0 && !by_kernel.get() {
-        // TCP fills in no address, and of the options that ask for control data, all but TCP_INQ end the lane.
+    let Ok(bytes) = usize::try_from(n) else {
+        return n;
+    };
+    if by_kernel.get() {
+        control::correct(conn, m);
+    } else {
+        // TCP fills in no address.
         m.msg_namelen = 0;
         m.msg_flags = 0;
-        match inq {
-            true => inq::tell(conn, m),
-            false => m.msg_controllen = 0,
-        }
-    } else if inq {
-        inq::correct(conn, m);
+        control::tell(conn, m, bytes);
     }
     n
 }

@@ -2,7 +2,7 @@
 //! what libc does for TCP.
 
 pub mod aio;
-pub mod inq;
+pub mod control;
 pub mod io;
 pub mod life;
 pub mod opts;

@@ -22,10 +22,7 @@ fn ends_lane(level: c_int, name: c_int, value: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => match name {
             libc::SO_RCVLOWAT => value > 1,
-            libc::SO_TIMESTAMP
-            | libc::SO_TIMESTAMPNS
-            | libc::SO_TIMESTAMPING
-            | libc::SO_OOBINLINE => value != 0,
+            libc::SO_TIMESTAMPING | libc::SO_OOBINLINE => value != 0,
             _ => false,
         },
         libc::IPPROTO_TCP => {
@@ -64,8 +61,8 @@ pub fn setsockopt(
         process::count(Counter::Cork, 1);
     }
     let r = real!(setsockopt(fd, level, name, value, len));
-    if r == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_INQ {
-        super::inq::note(&conn, number != 0);
+    if r == 0 {
+        super::control::note(&conn, level, name, number != 0);
     }
     r
 }
