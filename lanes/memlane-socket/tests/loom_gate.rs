@@ -315,6 +315,39 @@ fn a_lane_opens_only_while_nobody_is_inside_a_call_and_every_byte_is_counted() {
     assert!(any(&seen.plain) && any(&seen.by_lane));
 }
 
+/// An opening that keeps new calls out, and looks twice whether those inside have left.
+fn patient_opening<W: Fresh>(plan: Plan) -> Arc<Seen>
+where
+    W::U64: Send + Sync,
+{
+    explore(plan, move |seen| {
+        let one = Arc::new(Direction::<W>::new());
+        let (theirs, told) = (one.clone(), seen.clone());
+        let caller = thread::spawn(move || {
+            for _ in 0..2 {
+                theirs.call(plan, &told);
+            }
+        });
+        assert!(one.gate.close(TxMode::Plain));
+        let looks = |()| plan.hasty || one.gate.is_quiet();
+        if [(); 2].into_iter().any(looks) {
+            one.open();
+            count(&seen.opened);
+        } else {
+            one.gate.set(TxMode::Plain);
+            count(&seen.not_now);
+        }
+        caller.join().unwrap();
+    })
+}
+
+#[test]
+fn an_opening_that_waits_for_those_inside_finds_every_byte_counted() {
+    let seen = patient_opening::<Loom>(PLAN);
+    assert!(any(&seen.opened) && any(&seen.not_now));
+    assert!(any(&seen.plain) && any(&seen.by_lane));
+}
+
 #[test]
 fn both_directions_open_or_none_does() {
     let seen = opening_of_both::<Loom>(Plan {
@@ -552,6 +585,10 @@ fn canary_a_call_that_looks_before_it_is_counted_is_caught() {
         ..PLAN
     };
     must_fail(|| opening::<Loom>(plan), "a byte behind the opening's back");
+    must_fail(
+        || patient_opening::<Loom>(plan),
+        "a byte behind the opening's back",
+    );
     must_fail(|| waking::<Loom>(plan), "a sleep beside the ring");
 }
 
@@ -562,6 +599,10 @@ fn canary_a_move_that_does_not_look_who_is_inside_is_caught() {
         ..PLAN
     };
     must_fail(|| opening::<Loom>(plan), "a byte behind the opening's back");
+    must_fail(
+        || patient_opening::<Loom>(plan),
+        "a byte behind the opening's back",
+    );
     must_fail(|| waking::<Loom>(plan), "a sleep beside the ring");
 }
 
@@ -597,4 +638,8 @@ fn canary_changes_that_are_not_one_step_are_caught() {
 #[test]
 fn canary_changes_that_order_nothing_are_caught() {
     must_fail(|| opening::<Unordered>(PLAN), "counts read too early");
+    must_fail(
+        || patient_opening::<Unordered>(PLAN),
+        "counts read too early",
+    );
 }

@@ -3,7 +3,7 @@
 //! A call that may sleep in the kernel, where only TCP can wake it, must be known to the thread that lets bytes go by
 //! the ring. So the call **enters**: in one step it is counted and reads the mode. A thread that changes the mode
 //! **moves** it: in one step the mode becomes `Moving`, but only if no call is counted that depends on the old mode. So
-//! on neither side is there a moment between a look at the mode and the count. and a count, on either side.
+//! on neither side is there a moment between a look at the mode and the count.
 //!
 //! | bits | what | written by |
 //! |---|---|---|
@@ -115,6 +115,18 @@ where
             mode_of::<M>(word) == from && word & counted == 0
         })
         .is_ok()
+    }
+
+    /// Moves the mode from `from` to `Moving` whoever is inside, and returns whether it did: a call that enters from now on sees
+    /// it, and has to wait. Those inside depend on the old mode until [`Gate::is_quiet`]. [`Gate::set`] must follow.
+    pub fn close(&self, from: M) -> bool {
+        self.change(M::MOVING, |word| mode_of::<M>(word) == from)
+            .is_ok()
+    }
+
+    /// Is no call inside? After [`Gate::close`], no call comes in that depends on the old mode.
+    pub fn is_quiet(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & CALLS == 0
     }
 
     /// Sets the mode whatever the counts are, and returns the old one. The caller holds the direction's lock, or cuts

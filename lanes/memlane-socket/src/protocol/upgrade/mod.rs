@@ -31,6 +31,7 @@ mod look;
 mod mail;
 mod messages;
 mod names;
+mod opening;
 mod own_ring;
 mod proof;
 mod renumbered;
@@ -55,20 +56,15 @@ use crate::protocol::board;
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::lane::copying;
 use crate::protocol::wire::{self, Malformed, Message, MessageKind};
-use crate::state::conn::{
-    Conn, Handshake, Role, RxMode, SEEN_ACROSS, SEEN_SELF, SEEN_TUPLE, SharedState, Stage, TxMode,
-};
-use crate::state::gate::Busy;
-use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
+use crate::state::conn::{Conn, Handshake, Role, SEEN_ACROSS, SEEN_SELF, SEEN_TUPLE, Stage};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
 use core::sync::atomic::Ordering;
-use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter};
-use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
-use memlane_sys::{Errno, proc, time};
+use memlane_sys::sock::{self, Received, Tuple, UnixName};
+use memlane_sys::{Errno, time};
 
 /// The number of tries to reach the other side before it counts as a process without memlane …
 const TRIES: u32 = 8;
@@ -145,8 +141,8 @@ fn advance(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         Stage::Listening => listen(conn, hs),
         Stage::Answering => accept(conn, hs),
         Stage::Accepted | Stage::Proposed => wait(conn, hs),
-        Stage::Agreed => open(conn, hs),
-        Stage::Confirming => confirm(conn, hs),
+        Stage::Agreed => opening::open(conn, hs),
+        Stage::Confirming => opening::confirm(conn, hs),
         _ => Ok(()),
     }
 }
@@ -516,6 +512,7 @@ fn confirmed(
     }
     stop_waiting(); // not earlier: `refuse` calls it too
     hs.stage = Stage::Agreed;
+    hs.looks = 0;
     Ok(())
 }
 
@@ -614,122 +611,6 @@ fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         Reason::TIMEOUT_AL
     };
     be_patient(conn, hs, why)
-}
-
-// --- opening --------------------------------------------------------------
-
-/// Opens this side's lane with signals blocked. A handler that interrupted this and used the connection would wait for
-/// its own thread.
-fn open(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    let mask = proc::block_signals();
-    let opened = open_undisturbed(conn, hs);
-    proc::restore_signals(mask);
-    opened
-}
-
-/// Opens this side's lane once both sides agree, if no thread is inside a call.
-fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    let shared = conn.shared();
-    if shared.procs.load(Ordering::Acquire) != 1 {
-        return Err(Reason::SHARED_FD);
-    }
-    let (Some(mut rx), Some(mut tx)) = (lock_rx(conn), lock_tx(conn)) else {
-        return Ok(());
-    };
-    if !begin_move(shared) {
-        return be_patient(conn, hs, Reason::COUNTS); // a thread is inside a call
-    }
-    faults::at(Step::Opening);
-    let opened = open_quiet(conn, hs, (&mut rx, &mut tx));
-    if !matches!(opened, Ok(true)) {
-        shared.rx_gate.set(RxMode::Plain);
-        shared.tx_gate.set(TxMode::Plain);
-        opened?;
-        return be_patient(conn, hs, Reason::COUNTS);
-    }
-    faults::at(Step::Opened);
-    process::show(conn, ConnState::Memlane, Reason::NONE);
-    crate::state::stats::upgraded(conn);
-    crate::state::stats::show_peer(conn, hs.peer_pid, hs.peer_uid, name_of_lane(conn, hs));
-    crate::state::stats::show_copied(conn, copying::agreed(hs.peer_features));
-    if conn.role.load(Ordering::Relaxed) == Role::Connected {
-        hs.stage = Stage::Confirming;
-        return confirm(conn, hs);
-    }
-    hs.stage = Stage::Open;
-    Ok(())
-}
-
-/// What the lane is called at both ends.
-fn name_of_lane(conn: &Conn, hs: &Handshake) -> u64 {
-    let dmb = conn.tx_dmb.load(Ordering::Acquire);
-    // SAFETY: attached: mapped, atomics only.
-    let theirs = unsafe { &*dmb }.rx.0.token.load(Ordering::Relaxed);
-    theirs ^ hs.rx_token
-}
-
-/// Sets both modes to `Moving`, unless a thread is inside a call of either direction. The caller holds both locks.
-fn begin_move(shared: &SharedState) -> bool {
-    if !shared.rx_gate.begin_move(RxMode::Plain, Busy::Calls) {
-        return false;
-    }
-    let both = shared.tx_gate.begin_move(TxMode::Plain, Busy::Calls);
-    if !both {
-        shared.rx_gate.set(RxMode::Plain);
-    }
-    both
-}
-
-/// Opens the lane if the kernel's byte counts equal our own. Both modes are `Moving`, and the caller holds both locks.
-/// `Ok(false)`: not now.
-fn open_quiet(
-    conn: &Conn,
-    hs: &Handshake,
-    guards: (&mut RxGuard<'_>, &mut TxGuard<'_>),
-) -> Result<bool, Reason> {
-    let shared = conn.shared();
-    let fd = conn.fd.load(Ordering::Relaxed);
-    let Ok(counts) = sock::tcp_counts(fd) else {
-        return Ok(false);
-    };
-    if counts.state != TCP_ESTABLISHED {
-        return Err(Reason::CLOSING);
-    }
-    let (taken, written) = (
-        shared.rx_count.load(Ordering::Relaxed),
-        shared.tx_count.load(Ordering::Relaxed),
-    );
-    if counts.taken != taken || counts.written != written {
-        return if hs.looks < 4 {
-            Ok(false)
-        } else {
-            Err(Reason::COUNTS)
-        };
-    }
-    // A ring that a user gave is as large as the user wants it; the window of a ring in a chunk grows with the need.
-    let least = hs.tx_map.map_or(WINDOW_LEAST, |_| 0);
-    let dmb = (hs.rx_chunk - 1, hs.rx_slot);
-    crate::protocol::lane::open(conn, guards, dmb, (taken, written), least);
-    Ok(true)
-}
-
-fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    // SAFETY: the tuple was learnt in `begin`.
-    let tuple = unsafe { *conn.tuple.get() };
-    let mut m = own_message(MessageKind::Confirm, conn, &tuple);
-    tell_dmb(conn, &mut m, hs);
-    prefer_line(hs);
-    let to = peer_of(hs)?;
-    faults::at(Step::Confirming);
-    match send_with_chunk(conn, hs, &to, &mut m) {
-        Ok(()) => {
-            hs.stage = Stage::Open;
-            faults::at(Step::Confirmed);
-        }
-        Err(Sent::Later) => hs.next_op = conn.ops() + 1,
-        Err(Sent::Never(_)) => hs.stage = Stage::Over,
-    }
-    Ok(())
 }
 
 // --- the end --------------------------------------------------------------
