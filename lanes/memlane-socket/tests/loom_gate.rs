@@ -348,6 +348,78 @@ fn an_opening_that_waits_for_those_inside_finds_every_byte_counted() {
     assert!(any(&seen.plain) && any(&seen.by_lane));
 }
 
+/// What comes, while a receiver may be inside: bytes that the kernel has handed out, that the library has counted since, and
+/// that it had counted when the lane opened.
+struct Incoming<W: Words> {
+    gate: Gate<W, RxMode>,
+    kernel: AtomicU64,
+    counted: AtomicU64,
+    base: AtomicU64,
+}
+
+/// An opening that leaves receivers inside.
+fn opening_around_receivers<W: Fresh>(plan: Plan) -> Arc<Seen>
+where
+    W::U64: Send + Sync,
+{
+    explore(plan, move |seen| {
+        let one = Arc::new(Incoming::<W> {
+            gate: Gate::over(W::fresh()),
+            kernel: AtomicU64::new(0),
+            counted: AtomicU64::new(0),
+            base: AtomicU64::new(0),
+        });
+        let callers = [(); 2].map(|()| {
+            let (one, told) = (one.clone(), seen.clone());
+            thread::spawn(move || {
+                if matches!(enter(&one.gate, plan), RxMode::Plain | RxMode::Cold) {
+                    one.kernel.fetch_add(1, Ordering::SeqCst);
+                    one.counted.fetch_add(1, Ordering::AcqRel);
+                    count(&told.plain);
+                }
+                one.gate.leave();
+            })
+        });
+        assert!(one.gate.close(RxMode::Plain));
+        let is_quiet = one.gate.is_quiet();
+        let taken = one.kernel.load(Ordering::SeqCst);
+        let agree = one.counted.load(Ordering::Relaxed) == taken;
+        assert!(
+            agree || !is_quiet,
+            "nobody is inside, and bytes are missing"
+        );
+        if agree {
+            match plan.hasty {
+                true => one.counted.store(0, Ordering::Release),
+                false => {
+                    one.counted.fetch_sub(taken, Ordering::AcqRel);
+                }
+            }
+            one.base.store(taken, Ordering::Relaxed);
+            count(if is_quiet {
+                &seen.opened
+            } else {
+                &seen.by_lane
+            });
+        } else {
+            count(&seen.not_now);
+        }
+        one.gate
+            .set(if agree { RxMode::Cold } else { RxMode::Plain });
+        for caller in callers {
+            caller.join().unwrap();
+        }
+        let all = [&one.base, &one.counted].map(|n| n.load(Ordering::Relaxed));
+        assert_eq!(all.iter().sum::<u64>(), one.kernel.load(Ordering::Relaxed));
+    })
+}
+
+#[test]
+fn an_opening_that_leaves_receivers_inside_loses_none_of_their_bytes() {
+    let seen = opening_around_receivers::<Loom>(PLAN);
+    assert!(any(&seen.opened) && any(&seen.by_lane) && any(&seen.not_now));
+}
+
 #[test]
 fn both_directions_open_or_none_does() {
     let seen = opening_of_both::<Loom>(Plan {
@@ -589,6 +661,10 @@ fn canary_a_call_that_looks_before_it_is_counted_is_caught() {
         || patient_opening::<Loom>(plan),
         "a byte behind the opening's back",
     );
+    must_fail(
+        || opening_around_receivers::<Loom>(plan),
+        "a byte that nobody has counted",
+    );
     must_fail(|| waking::<Loom>(plan), "a sleep beside the ring");
 }
 
@@ -602,6 +678,10 @@ fn canary_a_move_that_does_not_look_who_is_inside_is_caught() {
     must_fail(
         || patient_opening::<Loom>(plan),
         "a byte behind the opening's back",
+    );
+    must_fail(
+        || opening_around_receivers::<Loom>(plan),
+        "a byte that nobody has counted",
     );
     must_fail(|| waking::<Loom>(plan), "a sleep beside the ring");
 }

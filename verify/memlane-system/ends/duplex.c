@@ -1,6 +1,7 @@
-/* One connection between two processes, each of which has a thread that sends all the time and another one that receives.
+/* One connection between two processes, and a stream over it. Prints "right", or what is wrong.
  *
- *   duplex MIB   each sends that many MiB, and compares what comes; prints "right", or what is wrong */
+ *   duplex MIB       each sends that many MiB in one thread, and compares what comes in another
+ *   duplex MIB wait  one sends; it has a thread that waits for an answer, and learns in the end that none comes */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -49,6 +50,29 @@ static void receive_all(void) {
     }
 }
 
+static void *wait_for_an_answer(void *unused) {
+    char byte;
+    if (recv(fd, &byte, 1, 0) != 0) die("an answer");
+    return unused;
+}
+
+/* A thread that sends, and one that receives. */
+static void send_and_receive(void) {
+    pthread_t sender;
+    if (pthread_create(&sender, NULL, send_all, NULL)) die("thread");
+    receive_all();
+    pthread_join(sender, NULL);
+}
+
+/* A thread that sends after another one has fallen asleep. */
+static void send_and_wait(void) {
+    pthread_t waiter;
+    if (pthread_create(&waiter, NULL, wait_for_an_answer, NULL)) die("thread");
+    usleep(100000);
+    send_all(NULL);
+    pthread_join(waiter, NULL);
+}
+
 int main(int argc, char **argv) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof at;
@@ -60,10 +84,9 @@ int main(int argc, char **argv) {
     fd = child == 0 ? socket(AF_INET, SOCK_STREAM, 0) : accept(listener, NULL, NULL);
     if (fd < 0 || (child == 0 && connect(fd, (void *)&at, len))) die("connect");
     for (int i = 0; i < BLOCK + PERIOD; i++) pattern[i] = (uint8_t)(i % PERIOD);
-    pthread_t sender;
-    if (pthread_create(&sender, NULL, send_all, NULL)) die("thread");
-    receive_all();
-    pthread_join(sender, NULL);
+    if (argc == 2) send_and_receive();
+    else if (child == 0) send_and_wait();
+    else receive_all(), shutdown(fd, SHUT_WR);
     if (child > 0 && (waitpid(child, &status, 0) != child || status != 0)) die("child");
     if (child > 0) puts("right");
     return 0;

@@ -47,7 +47,7 @@ use memlane_core::stats::Counter;
 
 /// Opens the lane in both directions. Both modes are `Moving` on entry.
 ///
-/// `taken` and `written` are the stream offsets that TCP has reached. `least` is the size of the window of the peer's
+/// `taken` and `written` are the stream offsets that TCP has reached; `rx_count` has counted `taken`, and perhaps more. `least` is the size of the window of the peer's
 /// ring to begin with, in bytes; 0 means the whole ring, always.
 pub fn open(
     conn: &Conn,
@@ -76,7 +76,8 @@ pub fn open(
         .nonblock
         .store(u32::from(nonblock), Ordering::Relaxed);
     tune::tune(conn);
-    shared.rx_count.store(0, Ordering::Relaxed);
+    // A call that is inside may have counted more by now.
+    shared.rx_count.fetch_sub(taken, Ordering::AcqRel);
     shared.rx_flight.store(0, Ordering::Relaxed);
     shared.tx_flight.store(0, Ordering::Relaxed);
     **rx = Rx::prepared();

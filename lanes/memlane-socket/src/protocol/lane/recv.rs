@@ -212,19 +212,31 @@ pub(super) fn from_kernel(
             .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::state::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
     }
+    let is_open = m == RxMode::Cold || has_opened(conn);
     shared.rx_gate.leave();
-    if n == 0 && m == RxMode::Cold && buffers_wanted {
+    if n == 0 && is_open && buffers_wanted {
         return Some(stream_end(conn));
     }
-    if n > 0 && m == RxMode::Cold {
-        spin::slept(ticks().wrapping_sub(start));
+    if n > 0 && is_open {
+        if m == RxMode::Cold {
+            spin::slept(ticks().wrapping_sub(start));
+        }
         if wake_backoff::waking(conn, n.cast_unsigned()) {
             wake(conn);
         }
-    } else if m == RxMode::Plain {
+    } else if !is_open {
         process::hurry(conn, shared.rx_count.load(Ordering::Relaxed));
     }
     Some(n)
+}
+
+/// Has the lane opened while this thread was inside a call? An opening that is under way ends first.
+fn has_opened(conn: &Conn) -> bool {
+    let gate = &conn.shared().rx_gate;
+    if gate.glance() == RxMode::Moving {
+        drop(lock_rx(conn)); // the opening has it
+    }
+    gate.mode() != RxMode::Plain
 }
 
 /// Sleeps first, before a read that waits for bytes of a connection whose window has grown: if nothing comes for a

@@ -1,5 +1,6 @@
-//! Opening: the moment from which bytes may go by the ring. Until then all calls count their bytes; the kernel's counts and
-//! our own must agree, which they do only while no call is inside.
+//! Opening: the moment from which bytes may go by the ring. Until then, all calls count their bytes, and at this moment the
+//! kernel's counts and our own must agree. So no thread may be inside a call that sends. Threads may be inside calls that
+//! receive, and may sleep there for ever: the lane opens parked, and wakes up only when they have left.
 
 use super::be_patient;
 use super::messages::{Sent, own_message, peer_of, prefer_line, send_with_chunk, tell_dmb};
@@ -18,10 +19,10 @@ use memlane_sys::sock::{self, TCP_ESTABLISHED};
 use memlane_sys::time::ticks;
 use memlane_sys::{proc, syscall};
 
-/// The looks before an opening waits for those inside. Most connections open at the first.
+/// The looks before an opening waits for those who send. Most connections open at the first.
 const PATIENT_FROM: u32 = 8;
-/// How long it waits, in µs. Threads that send and receive at once are always inside a call, each of which takes some 50 µs; on a
-/// full machine, they need a CPU for it.
+/// How long it waits, in µs. A thread that sends a stream is always inside a call, each of which takes some 50 µs; on a full
+/// machine, it needs a CPU for it.
 const PATIENCE_US: u64 = 1000;
 
 /// Opens this side's lane with signals blocked. A handler that interrupted this and used the connection would wait for
@@ -33,7 +34,7 @@ pub(super) fn open(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     opened
 }
 
-/// Opens this side's lane once both sides agree, when no thread is inside a call.
+/// Opens this side's lane once both sides agree, when no thread is inside a call that sends.
 fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     let shared = conn.shared();
     if shared.procs.load(Ordering::Acquire) != 1 {
@@ -47,7 +48,7 @@ fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         false => begin_move(shared),
     };
     if !began {
-        return be_patient(conn, hs, Reason::COUNTS); // a thread is inside a call
+        return be_patient(conn, hs, Reason::COUNTS); // a thread is inside a call that sends
     }
     faults::at(Step::Opening);
     let opened = open_quiet(conn, hs, (&mut rx, &mut tx));
@@ -78,9 +79,9 @@ fn name_of_lane(conn: &Conn, hs: &Handshake) -> u64 {
     theirs ^ hs.rx_token
 }
 
-/// Sets both modes to `Moving`, unless a thread is inside a call of either direction. The caller holds both locks.
+/// Sets both modes to `Moving`, unless a thread is inside a call that sends. The caller holds both locks.
 fn begin_move(shared: &SharedState) -> bool {
-    if !shared.rx_gate.begin_move(RxMode::Plain, Busy::Calls) {
+    if !shared.rx_gate.close(RxMode::Plain) {
         return false;
     }
     let both = shared.tx_gate.begin_move(TxMode::Plain, Busy::Calls);
@@ -90,13 +91,13 @@ fn begin_move(shared: &SharedState) -> bool {
     both
 }
 
-/// Is this a look at which an opening waits for those inside? Each time, they have twice as many calls before.
+/// Is this a look at which an opening waits for those who send? Each time, they have made twice as many calls before.
 fn is_patient(looks: u32) -> bool {
     looks >= PATIENT_FROM && looks.is_power_of_two()
 }
 
-/// Sets both modes to `Moving` at once, so that calls which begin from now on wait, and then waits a little for those that are
-/// inside. The caller holds both locks.
+/// Sets both modes to `Moving` at once, so that calls which begin from now on wait, and then waits a little for those inside that
+/// send. The caller holds both locks.
 fn begin_move_patiently(shared: &SharedState) -> bool {
     let (rx, tx) = (&shared.rx_gate, &shared.tx_gate);
     if !rx.close(RxMode::Plain) {
@@ -106,7 +107,7 @@ fn begin_move_patiently(shared: &SharedState) -> bool {
     let begin = ticks();
     let patience = PATIENCE_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
     while closed && ticks().wrapping_sub(begin) < patience {
-        if rx.is_quiet() && tx.is_quiet() {
+        if tx.is_quiet() {
             return true;
         }
         // SAFETY: no memory is concerned.
@@ -128,6 +129,8 @@ fn open_quiet(
 ) -> Result<bool, Reason> {
     let shared = conn.shared();
     let fd = conn.fd.load(Ordering::Relaxed);
+    // Who is inside may have taken bytes that it has not counted yet.
+    let is_quiet = shared.rx_gate.is_quiet();
     let Ok(counts) = sock::tcp_counts(fd) else {
         return Ok(false);
     };
@@ -139,7 +142,7 @@ fn open_quiet(
         shared.tx_count.load(Ordering::Relaxed),
     );
     if counts.taken != taken || counts.written != written {
-        return if hs.looks < 4 {
+        return if hs.looks < 4 || !is_quiet {
             Ok(false)
         } else {
             Err(Reason::COUNTS)
