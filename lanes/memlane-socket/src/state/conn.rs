@@ -16,9 +16,9 @@
 //! | `Ended` | TCP for good | no |
 //! | `Moving` | (momentary, under `rx_lock`) | – |
 //!
-//! A call that may sleep in the kernel on this socket enters the gate while the mode is `Plain` or `Cold`. The mode
-//! changes from these to one in which bytes may come by the ring only when no such call is inside
-//! ([`crate::state::gate`]).
+//! A call that may sleep in the kernel on this socket enters the gate while the mode is `Plain` or `Cold`; `Plain` may
+//! become `Cold` while it sleeps. The mode changes from these to one in which bytes may come by the ring only when no such
+//! call is inside ([`crate::state::gate`]).
 //!
 //! # Send modes ([`TxMode`], in [`SharedState::tx_gate`])
 //!
@@ -217,7 +217,7 @@ pub enum Stage {
     Accepted,
     /// The connecting side has sent its Proposal.
     Proposed,
-    /// Both sides have attached; this one opens as soon as no thread is inside a call.
+    /// Both sides have attached; this one opens as soon as no thread is inside a call that sends.
     Agreed,
     /// The connecting side has opened and could not send its Confirm yet.
     Confirming,

@@ -40,7 +40,7 @@ const METHOD: &[&str] = &[
      epoll at each end, requests over all of them in turn, up to 64 at a time",
     "Paced: requests of 100 bytes are due at fixed times, whatever the answers do; latency counts from when a request was \
      due; one connection: a thread that sends, and blocking receives; 50: one thread with epoll at each end; after 0.2 s with \
-     that pace which do not count. At 100 requests a second, p99 is the slowest one or two",
+     that pace which do not count. At 100 requests a second a round is four times as long",
     "By ring: both programs under memlane run with --ring SIZE, beside the ring that fits itself to its stream; best fixed: \
      that whose median is best",
     "Handed over by name: half of a round trip between two processes on a CPU each. Each way hands over memory of the row's \

@@ -8,7 +8,7 @@
 //! Idle      bind the rendezvous name           Idle
 //! Listening ◄──────── Proposal + proof ─────── Proposed
 //! Accepted  ───────── Accept + proof + chunk ► Agreed: attach; when nobody is
-//!                                              inside a call: counts right? open
+//!                                              sending: counts right? open
 //! Agreed    ◄──────── Confirm + chunk ──────── Open
 //! Open      (same rule)
 //! ```
