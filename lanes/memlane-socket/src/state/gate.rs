@@ -91,10 +91,10 @@ where
         mode_of(self.word.fetch_add(CALL))
     }
 
-    /// Counts a call that has entered as gone.
+    /// Counts a call that has entered as gone, and returns the mode.
     #[inline(always)]
-    pub fn leave(&self) {
-        self.word.fetch_sub(CALL);
+    pub fn leave(&self) -> M {
+        mode_of(self.word.fetch_sub(CALL))
     }
 
     /// Counts a thread as asleep on the socket by other means until [`Gate::wakes`], and returns the mode.

@@ -212,8 +212,8 @@ pub(super) fn from_kernel(
             .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::state::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
     }
-    let is_open = m == RxMode::Cold || has_opened(conn);
-    shared.rx_gate.leave();
+    let left = shared.rx_gate.leave();
+    let is_open = m == RxMode::Cold || left != RxMode::Plain && has_opened(conn);
     if n == 0 && is_open && buffers_wanted {
         return Some(stream_end(conn));
     }
@@ -231,12 +231,12 @@ pub(super) fn from_kernel(
 }
 
 /// Has the lane opened while this thread was inside a call? An opening that is under way ends first.
+#[cold]
 fn has_opened(conn: &Conn) -> bool {
-    let gate = &conn.shared().rx_gate;
-    if gate.glance() == RxMode::Moving {
+    if conn.rx_mode() == RxMode::Moving {
         drop(lock_rx(conn)); // the opening has it
     }
-    gate.mode() != RxMode::Plain
+    conn.rx_mode() != RxMode::Plain
 }
 
 /// Sleeps first, before a read that waits for bytes of a connection whose window has grown: if nothing comes for a
