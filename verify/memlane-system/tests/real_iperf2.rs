@@ -16,7 +16,10 @@ fn check(stage: &Stage, args: &[&str]) {
     let server = stage.start("iperf-server", server);
     wait_listening(port, "iperf");
     let mut client = stage.command("iperf");
-    client.args(["-c", "127.0.0.1", "-t", "1"]).args(&at).args(args);
+    client
+        .args(["-c", "127.0.0.1", "-t", "1"])
+        .args(&at)
+        .args(args);
     let client = stage.run("iperf-client", client, LIMIT);
     let server = server.wait(LIMIT).success();
     for end in [&client, &server] {
