@@ -459,7 +459,7 @@ static void single_bytes(int fd, int times) {
     }
 }
 
-/* Time stamps of what is sent are what only TCP has: whatever carried the bytes until now, TCP does from here on. */
+/* Only TCP has time stamps of what is sent: whatever carried the bytes until now, TCP does from here on. */
 static void let_tcp_alone_carry(int fd) {
     set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, 1 << 4); /* SOF_TIMESTAMPING_SOFTWARE */
     set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, 0);

@@ -86,7 +86,10 @@ int main(int argc, char **argv) {
     for (int i = 0; i < BLOCK + PERIOD; i++) pattern[i] = (uint8_t)(i % PERIOD);
     if (argc == 2) send_and_receive();
     else if (child == 0) send_and_wait();
-    else receive_all(), shutdown(fd, SHUT_WR);
+    else {
+        receive_all();
+        shutdown(fd, SHUT_WR);
+    }
     if (child > 0 && (waitpid(child, &status, 0) != child || status != 0)) die("child");
     if (child > 0) puts("right");
     return 0;

@@ -12,8 +12,8 @@
 //! ends |
 //! | 56–63 | the mode | the thread that holds the direction's lock |
 //!
-//! An opening may be patient: it **closes** the gate, whoever is inside, so that no call enters any more, and waits until those
-//! inside have left.
+//! An opening **closes** the gate, whoever is inside: no call enters any more. It waits until the calls that send have left.
+//! Those that receive may stay, because they may sleep in the mode that follows, too.
 //!
 //! All steps are sequentially consistent: a thread that moves the mode sees what the calls that have left have done,
 //! and a call that enters sees what the move before it has done. Checked with loom (`tests/loom_gate.rs`).

@@ -46,8 +46,8 @@ pub fn note(conn: &Conn, level: c_int, name: c_int, on: bool) {
     }
 }
 
-/// The option by which the program asks for times, and its unit. The kernel is asked, because a socket may have the option from
-/// its listener; and no more once it has said that there is none.
+/// The option by which the program asks for times, and its unit. This asks the kernel, because a socket may have the option from
+/// its listener. Once the kernel has said that there is none, it is not asked again.
 fn times(conn: &Conn) -> Option<(c_int, u64)> {
     if conn.seen.load(Ordering::Relaxed) & SEEN_NO_TIMES != 0 {
         return None;

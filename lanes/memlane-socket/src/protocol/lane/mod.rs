@@ -47,8 +47,8 @@ use memlane_core::stats::Counter;
 
 /// Opens the lane in both directions. Both modes are `Moving` on entry.
 ///
-/// `taken` and `written` are the stream offsets that TCP has reached; `rx_count` has counted `taken`, and perhaps more. `least` is the size of the window of the peer's
-/// ring to begin with, in bytes; 0 means the whole ring, always.
+/// `taken` and `written` are the stream offsets that TCP has reached; `rx_count` has counted `taken`, and perhaps more.
+/// `least` is the size of the window of the peer's ring to begin with, in bytes; 0 means the whole ring, always.
 pub fn open(
     conn: &Conn,
     (rx, tx): (&mut RxGuard<'_>, &mut TxGuard<'_>),

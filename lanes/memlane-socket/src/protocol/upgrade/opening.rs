@@ -19,7 +19,7 @@ use memlane_sys::sock::{self, TCP_ESTABLISHED};
 use memlane_sys::time::ticks;
 use memlane_sys::{proc, syscall};
 
-/// The looks before an opening waits for those who send. Most connections open at the first.
+/// How many looks fail before an opening waits for threads that send. Most connections open at the first.
 const PATIENT_FROM: u32 = 8;
 /// How long it waits, in µs. A thread that sends a stream is always inside a call, each of which takes some 50 µs; on a full
 /// machine, it needs a CPU for it.
@@ -91,13 +91,13 @@ fn begin_move(shared: &SharedState) -> bool {
     both
 }
 
-/// Is this a look at which an opening waits for those who send? Each time, they have made twice as many calls before.
+/// Does an opening wait at this look for threads that send? It does so at each power of two: seldom, if that is in vain.
 fn is_patient(looks: u32) -> bool {
     looks >= PATIENT_FROM && looks.is_power_of_two()
 }
 
-/// Sets both modes to `Moving` at once, so that calls which begin from now on wait, and then waits a little for those inside that
-/// send. The caller holds both locks.
+/// Sets both modes to `Moving` at once, so that new calls wait. Then it gives threads that are sending a little time to finish.
+/// The caller holds both locks.
 fn begin_move_patiently(shared: &SharedState) -> bool {
     let (rx, tx) = (&shared.rx_gate, &shared.tx_gate);
     if !rx.close(RxMode::Plain) {
@@ -129,7 +129,7 @@ fn open_quiet(
 ) -> Result<bool, Reason> {
     let shared = conn.shared();
     let fd = conn.fd.load(Ordering::Relaxed);
-    // Who is inside may have taken bytes that it has not counted yet.
+    // A thread that is inside may have taken bytes that it has not counted yet.
     let is_quiet = shared.rx_gate.is_quiet();
     let Ok(counts) = sock::tcp_counts(fd) else {
         return Ok(false);

@@ -8,7 +8,7 @@ use super::super::works::Line;
 
 /// At fewer requests a second than this, a round of the usual length has too few for a median and a 99th percentile.
 const FEW: u32 = 1000;
-/// So it is this many times as long.
+/// How many times as long a round with so few requests is.
 const LONGER: f64 = 4.0;
 
 /// How long a round lasts with so many requests a second.
