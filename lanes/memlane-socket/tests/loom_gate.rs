@@ -124,6 +124,8 @@ struct Plan {
     looks_first: bool,
     /// Who moves does not look who is inside.
     hasty: bool,
+    /// Who opens a lane keeps new calls out, and looks twice whether those inside have left.
+    patient: bool,
     /// Who keeps a connection from waking up.
     busy: Busy,
     /// The receiver sleeps in poll, not in a receive.
@@ -136,6 +138,7 @@ struct Plan {
 const PLAN: Plan = Plan {
     looks_first: false,
     hasty: false,
+    patient: false,
     busy: Busy::CallsAndSleepers,
     polls: false,
     wakes_unlocked: false,
@@ -196,6 +199,13 @@ fn begin_move<W: Fresh, M: Mode>(gate: &Gate<W, M>, from: M, busy: Busy, plan: P
             gate.set(M::MOVING);
         }
         return is_from;
+    }
+    if plan.patient {
+        let began = gate.close(from) && [(); 2].into_iter().any(|()| gate.is_quiet());
+        if !began {
+            gate.set(from);
+        }
+        return began;
     }
     gate.begin_move(from, busy)
 }
@@ -315,35 +325,13 @@ fn a_lane_opens_only_while_nobody_is_inside_a_call_and_every_byte_is_counted() {
     assert!(any(&seen.plain) && any(&seen.by_lane));
 }
 
-/// An opening that keeps new calls out, and looks twice whether those inside have left.
-fn patient_opening<W: Fresh>(plan: Plan) -> Arc<Seen>
-where
-    W::U64: Send + Sync,
-{
-    explore(plan, move |seen| {
-        let one = Arc::new(Direction::<W>::new());
-        let (theirs, told) = (one.clone(), seen.clone());
-        let caller = thread::spawn(move || {
-            for _ in 0..2 {
-                theirs.call(plan, &told);
-            }
-        });
-        assert!(one.gate.close(TxMode::Plain));
-        let looks = |()| plan.hasty || one.gate.is_quiet();
-        if [(); 2].into_iter().any(looks) {
-            one.open();
-            count(&seen.opened);
-        } else {
-            one.gate.set(TxMode::Plain);
-            count(&seen.not_now);
-        }
-        caller.join().unwrap();
-    })
-}
-
 #[test]
 fn an_opening_that_waits_for_those_inside_finds_every_byte_counted() {
-    let seen = patient_opening::<Loom>(PLAN);
+    let plan = Plan {
+        patient: true,
+        ..PLAN
+    };
+    let seen = opening::<Loom>(plan);
     assert!(any(&seen.opened) && any(&seen.not_now));
     assert!(any(&seen.plain) && any(&seen.by_lane));
 }
@@ -658,10 +646,6 @@ fn canary_a_call_that_looks_before_it_is_counted_is_caught() {
     };
     must_fail(|| opening::<Loom>(plan), "a byte behind the opening's back");
     must_fail(
-        || patient_opening::<Loom>(plan),
-        "a byte behind the opening's back",
-    );
-    must_fail(
         || opening_around_receivers::<Loom>(plan),
         "a byte that nobody has counted",
     );
@@ -675,10 +659,6 @@ fn canary_a_move_that_does_not_look_who_is_inside_is_caught() {
         ..PLAN
     };
     must_fail(|| opening::<Loom>(plan), "a byte behind the opening's back");
-    must_fail(
-        || patient_opening::<Loom>(plan),
-        "a byte behind the opening's back",
-    );
     must_fail(
         || opening_around_receivers::<Loom>(plan),
         "a byte that nobody has counted",
@@ -718,8 +698,9 @@ fn canary_changes_that_are_not_one_step_are_caught() {
 #[test]
 fn canary_changes_that_order_nothing_are_caught() {
     must_fail(|| opening::<Unordered>(PLAN), "counts read too early");
-    must_fail(
-        || patient_opening::<Unordered>(PLAN),
-        "counts read too early",
-    );
+    let plan = Plan {
+        patient: true,
+        ..PLAN
+    };
+    must_fail(|| opening::<Unordered>(plan), "counts read too early");
 }

@@ -2,6 +2,7 @@
 #include "common.h"
 
 static char scratch[65536];
+enum { W = 5 };
 
 static void recv_says(int fd, size_t n) {
     long r = R(recv(fd, scratch, n, 0));
@@ -41,6 +42,22 @@ static void killed_with_unread_bytes(void) {
     say("poll: %s", events(poll_for(fd, POLLIN | POLLRDHUP)));
     recv_says(fd, 10);
     recv_says(fd, 10);
+}
+
+/* The lane may open while it waits. */
+static void wait_for_an_answer(int fd) { recv_says(fd, 10); }
+static void a_thread_that_waits_from_the_beginning_sees_the_death(void) {
+    int fd = pair();
+    pthread_t waiter = thread_actor(W, wait_for_an_answer, fd);
+    until_asleep(W);
+    for (int i = 0; i < 40; i++) {
+        send_text(fd, "x");
+        tell(P_TAKE, 1);
+    }
+    send_n(fd, 3000, 1);
+    tell(P_SETTLE, 3000);
+    kill_peer();
+    pthread_join(waiter, NULL);
 }
 
 static void killed_after_reading_all(void) {
@@ -453,6 +470,7 @@ const struct one_case cases[] = {
     CASE(killed_with_unread_bytes),
     CASE(killed_after_reading_all),
     CASE(killed_after_an_answer),
+    CASE(a_thread_that_waits_from_the_beginning_sees_the_death),
     CASE(killed_after_a_big_answer),
     CASE(killed_after_an_answer_with_unread_bytes),
     CASE(killed_in_mid_stream),

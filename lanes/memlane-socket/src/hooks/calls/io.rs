@@ -206,7 +206,7 @@ fn recvmsg_lane(conn: &ConnRef, msg: *mut msghdr, flags: c_int) -> ssize_t {
     }
     // SAFETY: the program's message, as it promised its call.
     let buffers = unsafe { core::slice::from_raw_parts(m.msg_iov, count(m.msg_iovlen)) };
-    if control::tells_times(conn) {
+    if conn.barred.load(core::sync::atomic::Ordering::Relaxed) == 0 && control::tells_times(conn) {
         upgrade::bar(conn, Reason::OPTION);
     }
     let by_kernel = core::cell::Cell::new(false);

@@ -1,5 +1,6 @@
 //! The memory lane of a connection: how it opens, wakes and parks.
 
+mod by_kernel;
 #[cfg(test)]
 mod copies;
 pub mod copying;

@@ -1,8 +1,9 @@
 //! Sending and receiving in place: the user reads and writes the bytes in the ring itself, without a copy. For users
 //! that call this library by name ([`crate::native`]).
 
+use super::by_kernel::from_kernel;
 use super::ending::cut;
-use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
+use super::recv::{Turn, broken, comes, nothing, take_tcp, try_tcp_end};
 use super::room::{self, Waited};
 use super::send::{TCP_PIECE, can_grow, look_for_death, publish, show_change};
 use super::{copying, misbehaved, naps, outbox, wake_backoff};

@@ -1,13 +1,14 @@
 //! Receiving: from the ring, from TCP, or from both, in the order of the stream.
 
-use super::{Parked, misbehaved, naps, park, silence, trim, wake, wake_backoff};
+use super::by_kernel::{from_kernel, stream_end};
+use super::{Parked, misbehaved, naps, park, silence, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::protocol::board;
 use crate::real;
 use crate::real::{errno, fail, set_errno};
-use crate::state::conn::{Conn, LaneView, RxMode, SEEN_RUN, TxMode};
-use crate::state::guard::{RxGuard, lock_rx, lock_tx};
+use crate::state::conn::{Conn, LaneView, RxMode, SEEN_RUN};
+use crate::state::guard::{RxGuard, lock_rx};
 use crate::state::process;
 use crate::state::process::ConnRef;
 use crate::state::sets;
@@ -179,94 +180,6 @@ fn is_interrupted(conn: &Conn, since: u32) -> bool {
 /// The buffers, if the bytes that were taken lie in them.
 fn seen(buffers: &[iovec], flags: i32) -> Option<&[iovec]> {
     (flags & libc::MSG_TRUNC == 0).then_some(buffers)
-}
-
-/// Makes the program's own call, on plain TCP or while parked. `None`: the mode has changed.
-pub(super) fn from_kernel(
-    conn: &ConnRef,
-    flags: i32,
-    buffers_wanted: bool,
-    original: &impl Fn() -> ssize_t,
-) -> Option<ssize_t> {
-    let shared = conn.shared();
-    let m = shared.rx_gate.enter();
-    if m != RxMode::Plain && m != RxMode::Cold {
-        shared.rx_gate.leave();
-        return None;
-    }
-    let mut start = 0;
-    if m == RxMode::Cold {
-        start = ticks();
-        trim::look(start);
-        let may_block = !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0;
-        if may_block && trim::is_due(conn) && thread::is_alone() && nap_first(conn) == Spun::Signal
-        {
-            shared.rx_gate.leave();
-            return Some(fail(Errno::INTR));
-        }
-    }
-    let n = original();
-    if n > 0 && flags & libc::MSG_PEEK == 0 {
-        shared
-            .rx_count
-            .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
-        crate::state::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
-    }
-    let left = shared.rx_gate.leave();
-    let is_open = m == RxMode::Cold || left != RxMode::Plain && has_opened(conn);
-    if n == 0 && is_open && buffers_wanted {
-        return Some(stream_end(conn));
-    }
-    if n > 0 && is_open {
-        if m == RxMode::Cold {
-            spin::slept(ticks().wrapping_sub(start));
-        }
-        if wake_backoff::waking(conn, n.cast_unsigned()) {
-            wake(conn);
-        }
-    } else if !is_open {
-        process::hurry(conn, shared.rx_count.load(Ordering::Relaxed));
-    }
-    Some(n)
-}
-
-/// Has the lane opened while this thread was inside a call? An opening that is under way ends first.
-#[cold]
-fn has_opened(conn: &Conn) -> bool {
-    if conn.rx_mode() == RxMode::Moving {
-        drop(lock_rx(conn)); // the opening has it
-    }
-    conn.rx_mode() != RxMode::Plain
-}
-
-/// Sleeps first, before a read that waits for bytes of a connection whose window has grown: if nothing comes for a
-/// while, the ring gives its pages back.
-#[cold]
-fn nap_first(conn: &Conn) -> Spun {
-    let fd = conn.fd.load(Ordering::Relaxed);
-    let timeout: [i64; 2] = sock::option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
-    if timeout != [0, 0] {
-        return Spun::Ready; // the kernel must count the whole time-out
-    }
-    let t = thread::current();
-    let signals = t.signals.load(Ordering::Relaxed);
-    while trim::is_due(conn) {
-        let Some(ms) = trim::nap(None) else { break };
-        let mut p = libc::pollfd {
-            fd,
-            events: libc::POLLIN | libc::POLLRDHUP,
-            revents: 0,
-        };
-        let n = real!(poll(&raw mut p, 1, ms));
-        if t.signals.load(Ordering::Relaxed) != signals && !restarts(conn) {
-            return Spun::Signal;
-        }
-        if n != 0 {
-            break;
-        }
-        trim::look(ticks());
-    }
-    Spun::Ready
 }
 
 /// Takes what is there, across as many changes of lane as fit into the buffers.
@@ -697,29 +610,6 @@ fn tcp_end(conn: &ConnRef, seen: Peeked) -> Turn {
     }
 }
 
-/// Handles the end of the TCP stream. A peer that shuts down or closes announces it; one that has not announced it has
-/// died. The kernel answers a death with unread bytes by RST. It does not know of unread bytes in the ring, so this
-/// function makes that answer.
-fn stream_end(conn: &ConnRef) -> ssize_t {
-    if conn.tx_mode() != TxMode::Open {
-        return 0;
-    }
-    let Some(to) = conn.tx_lane() else {
-        return 0;
-    };
-    let announced = super::ending::is_announced(conn);
-    if announced {
-        return 0;
-    }
-    let unread = lock_tx(conn).is_some_and(|mut held| held.ring_unread(to.words) == Ok(true));
-    super::end_tx(conn);
-    if unread {
-        fail(Errno(libc::ECONNRESET))
-    } else {
-        0
-    }
-}
-
 fn spin_for(conn: &ConnRef) -> Spun {
     let Some(lane) = conn.rx_lane() else {
         return Spun::Nothing;
@@ -768,7 +658,7 @@ pub fn is_peer_here(conn: &Conn) -> bool {
 }
 
 /// Would the kernel restart the call after the handler that just ran? It never does with a receive time-out: signal(7).
-fn restarts(conn: &Conn) -> bool {
+pub(super) fn restarts(conn: &Conn) -> bool {
     if thread::current().restart.load(Ordering::Relaxed) == 0 {
         return false;
     }

@@ -11,7 +11,7 @@ const FEW: u32 = 1000;
 /// How many times as long a round with so few requests is.
 const LONGER: f64 = 4.0;
 
-/// How long a round lasts with so many requests a second.
+/// How long a round lasts that has `rate` requests a second, where others last `usual` seconds.
 fn seconds(rate: u32, usual: f64) -> f64 {
     if rate < FEW { usual * LONGER } else { usual }
 }
