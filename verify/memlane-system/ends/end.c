@@ -246,6 +246,12 @@ static void spoil(const char *what) {
     int on = 1;
     if (strcmp(what, "option") == 0) {
         if (setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) != 0) die("setsockopt");
+    } else if (strcmp(what, "times") == 0) {
+        char byte;
+        struct iovec v = {&byte, 1};
+        struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+        if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on) != 0) die("setsockopt");
+        recvmsg(fd, &m, MSG_PEEK | MSG_DONTWAIT);
     } else if (strcmp(what, "urgent") == 0) {
         if (send(fd, "!", 1, MSG_OOB) != 1) die("send");
     } else if (strcmp(what, "fork") == 0) {

@@ -34,6 +34,12 @@ fn an_option_that_the_lane_does_not_carry_keeps_a_connection_on_tcp() {
     client_gives(Reason::OPTION, "option");
 }
 
+/// The ring keeps no times.
+#[test]
+fn times_that_recvmsg_tells_keep_a_connection_on_tcp() {
+    client_gives(Reason::OPTION, "times");
+}
+
 #[test]
 fn urgent_data_keeps_a_connection_on_tcp() {
     client_gives(Reason::URGENT, "urgent");
