@@ -11,11 +11,15 @@ use crate::state::stats;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
 
-static ABOVE: Above = Above { appeared, gone };
+static ABOVE: Above = Above {
+    is_wanted: trace::is_wanted,
+    appeared,
+    gone,
+};
 
 /// Shows the connections that a forked child has from its parent, and makes the trace's page.
 fn appeared() {
-    process::for_live(stats::open_entry);
+    process::for_live(stats::open_missing_entry);
     trace::start();
 }
 

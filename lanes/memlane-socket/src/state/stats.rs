@@ -1,7 +1,7 @@
 //! What a connection shows in the process's stats page.
 
 use crate::state::conn::{Conn, Role};
-use crate::state::process::{entry, header};
+use crate::state::process::{appear, entry, header};
 use crate::state::typed::Bits as _;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -58,6 +58,13 @@ pub fn open_entry(conn: &Conn) {
     }
 }
 
+/// Fills the entry of a connection that is older than the page, unless the page has taken it over.
+pub fn open_missing_entry(conn: &Conn) {
+    if entry(conn).is_some_and(|e| e.state.load(Relaxed) == ConnState::Free as u32) {
+        open_entry(conn);
+    }
+}
+
 /// Notes that the connection is connected.
 pub fn connected(conn: &Conn) {
     let Some(h) = header() else { return };
@@ -69,6 +76,7 @@ pub fn connected(conn: &Conn) {
 
 /// Counts a connection that is not tracked because its descriptor's number is beyond the table.
 pub fn out_of_range(role: Role) {
+    appear();
     let Some(h) = header() else { return };
     count_conn(h, role);
     count_reason_as(h, role, Reason::FD_RANGE);

@@ -69,6 +69,11 @@ pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
 pub fn listen(fd: c_int, backlog: c_int) -> c_int {
     let r = real!(listen(fd, backlog));
     if r == 0 && !process::is_borrowed() {
+        if process::known(fd) {
+            let keep = errno();
+            process::appear();
+            set_errno(keep);
+        }
         process::forget(fd);
     }
     r

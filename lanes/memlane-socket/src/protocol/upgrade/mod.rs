@@ -114,6 +114,9 @@ pub fn step(conn: &ConnRef) {
     };
     // SAFETY: hs_lock is held.
     let hs = unsafe { &mut *conn.hs.get() };
+    if hs.has_not_begun() && process::was_due_to_appear(conn) {
+        return;
+    }
     if let Err(why) = advance(conn, hs) {
         refuse(conn, hs, why, true);
     }

@@ -11,6 +11,7 @@
 mod agents;
 mod bells;
 mod conn_ref;
+mod early;
 mod files;
 mod hidden;
 pub mod memory;
@@ -169,6 +170,8 @@ pub fn config() -> &'static Config {
 /// Functions of higher modules, which this one calls at certain moments.
 #[derive(Debug)]
 pub struct Above {
+    /// Does anybody wait for the process's stats page, and what else it shows?
+    pub is_wanted: fn() -> bool,
     /// Called when the process has made its stats page.
     pub appeared: fn(),
     /// Called when the last descriptor and the last hold of a connection are gone.
@@ -240,8 +243,7 @@ fn make_tables() -> memlane_sys::Result<()> {
     PROCESS
         .ticks_per_us
         .store(time::ticks_per_us_since(began), Ordering::Relaxed);
-    read_boot_id();
-    page::show_page();
+    page::begin();
     PROCESS.tables.store(true, Ordering::Release);
     Ok(())
 }
@@ -251,7 +253,11 @@ pub fn owner() -> u32 {
     PROCESS.owner.load(Ordering::Relaxed)
 }
 
-fn read_boot_id() {
+/// Reads the boot id, unless a parent has. It takes long, and only handshakes tell it; later, a chroot may hide it.
+fn learn_boot_id() {
+    if PROCESS.boot[0].load(Ordering::Relaxed) != 0 {
+        return;
+    }
     let mut text = [0u8; 64];
     let n = fd::read_file(c"/proc/sys/kernel/random/boot_id", &mut text).unwrap_or(0);
     let mut words = [0u64; 2];
@@ -350,7 +356,7 @@ pub fn open_conn(n: i32, role: Role, nonblock: bool) -> Option<ConnRef> {
     if !tables() {
         return None;
     }
-    appear();
+    page::appear_with_connection(role);
     slot(n)?;
     forget(n);
     let conn = alloc_conn()?;
@@ -362,7 +368,12 @@ pub fn open_conn(n: i32, role: Role, nonblock: bool) -> Option<ConnRef> {
         .store(u32::from(nonblock), Ordering::Relaxed);
     let first = first_step(role);
     conn.hs_first.store(first, Ordering::Relaxed);
-    conn.hs_due.store(first, Ordering::Relaxed);
+    let due = if page::has_appeared() {
+        first
+    } else {
+        first.min(early::CALLS)
+    };
+    conn.hs_due.store(due, Ordering::Relaxed);
     conn.holds.fetch_add(1, Ordering::AcqRel);
     put(n, core::ptr::from_ref(conn) as usize);
     Some(ConnRef::counted(conn))
@@ -379,13 +390,25 @@ fn first_step(role: Role) -> u64 {
     }
 }
 
+/// Is the handshake of a connection that has not begun it due only because the process had to appear? Then it is due later.
+pub fn was_due_to_appear(conn: &Conn) -> bool {
+    let first = conn.hs_first.load(Ordering::Relaxed);
+    let due = &conn.hs_due;
+    conn.ops() < first
+        && due
+            .compare_exchange(early::CALLS, first, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+}
+
 /// Makes the handshake due at once if `bytes` are enough for `--upgrade auto`, whatever the count of calls.
+#[inline(always)]
 pub fn hurry(conn: &Conn, bytes: u64) {
     if bytes < config::AUTO_BYTES / 2 || config().upgrade != Upgrade::Auto {
         return;
     }
     let first = conn.hs_first.load(Ordering::Relaxed);
-    if conn.hs_due.load(Ordering::Relaxed) == first
+    let due = conn.hs_due.load(Ordering::Relaxed);
+    if (due == first || due == early::CALLS)
         && bytes >= payback::least_bytes(conn.role.load(Ordering::Relaxed), first)
     {
         conn.hs_due.store(0, Ordering::Relaxed);

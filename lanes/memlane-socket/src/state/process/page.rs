@@ -1,7 +1,7 @@
-//! The stats page, by which `memlane ps` and others see this process.
+//! The stats page, by which `memlane ss` and others see this process.
 
-use super::{PROCESS, above, config, has_tables, hide, is_borrowed, tables};
-use crate::state::conn::Conn;
+use super::{PROCESS, above, config, early, has_tables, hide, is_borrowed, tables};
+use crate::state::conn::{Conn, Role};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering};
 use memlane_core::reason::Reason;
@@ -11,18 +11,40 @@ use memlane_sys::{fd, mem, proc, time};
 /// Has this process made its page, or tried to? Written under `pool_lock`, and in the child of a fork by its only thread.
 static HAS_APPEARED: AtomicBool = AtomicBool::new(false);
 
-/// Makes what a forked child left to its parent, if it has not been made yet: shared states for connections of its own, the
-/// page, and what higher modules show. A child that a server forks for one short connection mostly needs none of them, and they
-/// would make its fork a third longer.
-#[inline(always)]
-pub(crate) fn appear() {
-    if !HAS_APPEARED.load(Ordering::Acquire) {
-        appear_in_child();
+/// Begins the process's counts. It appears at once only if somebody waits for that.
+pub(super) fn begin() {
+    early::begin();
+    if above().is_some_and(|above| (above.is_wanted)()) {
+        show_page();
     }
 }
 
+/// Makes what this process has put off, if it has not been made yet: the page, what higher modules show, and in the child of a
+/// fork shared states for connections of its own. A child that a server forks for one short connection mostly needs none of
+/// them, and they would make its fork a third longer. Nor does a program that makes a short connection and ends.
+#[inline(always)]
+pub(crate) fn appear() {
+    if !has_appeared() {
+        appear_late();
+    }
+}
+
+/// [`appear`], unless the process is young and may make one more connection without.
+#[inline(always)]
+pub(super) fn appear_with_connection(role: Role) {
+    if !has_appeared() && !early::has_place(role) {
+        appear_late();
+    }
+}
+
+/// Has the process made its page, or tried to?
+#[inline(always)]
+pub(super) fn has_appeared() -> bool {
+    HAS_APPEARED.load(Ordering::Acquire)
+}
+
 #[cold]
-fn appear_in_child() {
+fn appear_late() {
     if is_borrowed() || !has_tables() {
         return;
     }
@@ -32,17 +54,18 @@ fn appear_in_child() {
     if HAS_APPEARED.load(Ordering::Relaxed) {
         return;
     }
-    if let Ok(shared_states) = tables::make_shared_states() {
-        PROCESS
-            .shared_states
-            .store(shared_states, Ordering::Relaxed);
+    let has_states = !PROCESS.shared_states.load(Ordering::Relaxed).is_null();
+    if !has_states && let Ok(states) = tables::make_shared_states() {
+        PROCESS.shared_states.store(states, Ordering::Relaxed);
     }
     show_page();
 }
 
 /// Makes the page, and what higher modules show. The caller holds `pool_lock`.
-pub(super) fn show_page() {
-    make_page();
+fn show_page() {
+    super::learn_boot_id();
+    let page = make_page().unwrap_or(null_mut());
+    PROCESS.stats.store(page, Ordering::Release);
     if let Some(above) = above() {
         (above.appeared)();
     }
@@ -58,17 +81,11 @@ pub(crate) fn leave_to_parent() {
     HAS_APPEARED.store(false, Ordering::Relaxed);
 }
 
-fn make_page() {
-    let Ok(file) = mem::memfd(stats::MEMFD_NAME, stats::PAGE_LEN, false) else {
-        return;
-    };
-    let Ok(base) = mem::map_shared(file.raw(), 0, stats::PAGE_LEN, true) else {
-        return;
-    };
+fn make_page() -> memlane_sys::Result<*mut Header> {
+    let file = mem::memfd(stats::MEMFD_NAME, stats::PAGE_LEN, false)?;
+    let base = mem::map_shared(file.raw(), 0, stats::PAGE_LEN, true)?;
     // From here on the page cannot be mapped writable any more: others only read it.
-    if mem::add_seals(file.raw(), mem::SEALS_FIXED | libc::F_SEAL_FUTURE_WRITE).is_err() {
-        return;
-    }
+    mem::add_seals(file.raw(), mem::SEALS_FIXED | libc::F_SEAL_FUTURE_WRITE)?;
     let header: *mut Header = base.as_ptr().cast();
     // SAFETY: the region is larger than a Header, page aligned, zeroed; Header consists of atomics.
     let h = unsafe { &*header };
@@ -95,9 +112,15 @@ fn make_page() {
     h.spin_us.store(config().spin_us, Ordering::Relaxed);
     h.upgrade.store(config().upgrade as u32, Ordering::Relaxed);
     h.mode.store(config().mode as u32, Ordering::Relaxed);
+    // SAFETY: the entries lie behind the header, and consist of atomics.
+    let entries = unsafe {
+        let first = base.as_ptr().add(stats::HEADER_LEN).cast::<ConnEntry>();
+        core::slice::from_raw_parts(first, stats::CONN_CAPACITY)
+    };
+    early::copy_to(h, entries);
     h.magic.store(stats::MAGIC, Ordering::Release);
     PROCESS.stats_fd.store(hide(file), Ordering::Relaxed);
-    PROCESS.stats.store(header, Ordering::Release);
+    Ok(header)
 }
 
 /// The name of this process, padded with zeros: that of its first thread.
@@ -110,11 +133,11 @@ fn process_name() -> [u8; 16] {
     comm.map(|c| if c == b'\n' { 0 } else { c })
 }
 
-/// The header of the stats page, if there is a page.
+/// The header of the stats page, or of what a young process counts in; `None`: there is neither.
 #[inline(always)]
 pub fn header() -> Option<&'static Header> {
     let h = PROCESS.stats.load(Ordering::Acquire);
-    // SAFETY: null, or a mapping that is never unmapped.
+    // SAFETY: null, a static, or a mapping that is never unmapped.
     unsafe { h.as_ref() }
 }
 
@@ -127,7 +150,8 @@ pub fn entry(conn: &Conn) -> Option<&'static ConnEntry> {
     }
     let at =
         stats::HEADER_LEN + conn.index.load(Ordering::Relaxed) as usize * stats::CONN_ENTRY_LEN;
-    // SAFETY: the page has CONN_CAPACITY entries behind its header and `index` is below that.
+    // SAFETY: the page has CONN_CAPACITY entries behind its header, and `index` is below that. Without a page, the process has made
+    // no more connections than there are entries (`early::has_place`).
     Some(unsafe { &*h.cast::<u8>().add(at).cast::<ConnEntry>() })
 }
 

@@ -22,9 +22,8 @@ pub use tell::{
 use crate::config;
 use crate::state::far::far;
 use crate::state::process::{self, PROCESS};
-use crate::state::typed::{Typed, bits_enum};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use memlane_core::access::SharedBytes;
 use memlane_core::trace::{self, Page, RING_AT, Ring};
 use memlane_sys::fd::{self, Fd};
@@ -88,40 +87,27 @@ pub fn on() -> bool {
 const _: () =
     assert!(core::mem::offset_of!(Home, page) == 0 && core::mem::offset_of!(Page, on) == 0);
 
-bits_enum! {
-    /// Has the environment named a tracer?
-    enum Named {
-        /// It has not been asked.
-        Unknown = 0,
-        /// It has not.
-        No = 1,
-        ;
-        /// It has.
-        Yes = 2,
+/// Is it known that the environment names no tracer? Written when the process makes its tables.
+static IS_UNNAMED: AtomicBool = AtomicBool::new(false);
+
+/// The tracer that the environment names. It is asked once, if it names none: the question costs a forked child page faults.
+fn named() -> Option<&'static [u8]> {
+    if IS_UNNAMED.load(Ordering::Relaxed) {
+        return None;
     }
+    let tracer = config::env(c"MEMLANE_TRACE").filter(|name| !name.is_empty());
+    IS_UNNAMED.store(tracer.is_none(), Ordering::Relaxed);
+    tracer
 }
 
-/// Written when the process makes its tables, and read in the child of a fork.
-static NAMED: Typed<Named> = Typed::new(0);
-
-/// Makes the page, when the process makes its stats page. The child of a fork asks for a tracer only if its parent had one: the
-/// question costs page faults.
+/// Makes the page, when the process makes its stats page.
 pub fn start() {
-    let may_be_named = NAMED.load(Ordering::Relaxed) != Named::No;
-    let asked = || config::env(c"MEMLANE_TRACE").filter(|name| !name.is_empty());
-    let tracer = may_be_named.then(asked).flatten();
-    let named = if tracer.is_some() {
-        Named::Yes
-    } else {
-        Named::No
-    };
-    NAMED.store(named, Ordering::Relaxed);
-    start_for(tracer);
+    start_for(named());
 }
 
-/// Must a child of a fork show itself at once? A tracer reads the parent, or was named at its start.
+/// Must this process show itself at once? A tracer reads it (or its parent, after a fork), or was named at its start.
 pub fn is_wanted() -> bool {
-    on() || NAMED.load(Ordering::Relaxed) == Named::Yes
+    on() || named().is_some()
 }
 
 fn start_for(tracer: Option<&[u8]>) {

@@ -1,0 +1,152 @@
+//! When a process shows itself: it makes its stats page once it has something to show. Programs that end before need none.
+
+use memlane_system::harness::{Mode, command, plain_only};
+use memlane_system::pair::{Pair, flags};
+use memlane_system::real::Reason;
+
+/// What a client writes of itself: how many stats pages it has mapped.
+const TOLD: &str = r#"
+def told():
+    print(sum("memlane-stats" in line for line in open("/proc/self/maps")), flush=True)
+"#;
+
+/// A client of a server that runs elsewhere (`PORT`): it tells of itself after each of five connections.
+const CONNECTIONS: &str = r#"
+for _ in range(5):
+    socket.create_connection(server)
+    told()
+"#;
+
+/// After each of four calls on one connection.
+const CALLS: &str = r#"
+near = socket.create_connection(server)
+for _ in range(2):
+    near.sendall(b"ask")
+    told()
+    near.recv(3)
+    told()
+"#;
+
+/// Before and after it listens.
+const LISTENS: &str = r#"
+mine = socket.socket()
+mine.bind(("127.0.0.1", 0))
+told()
+mine.listen()
+told()
+"#;
+
+/// What these lines of Python print under memlane, beside a server without it that answers each byte with itself.
+fn young(lines: &str, settings: &[(&str, &str)]) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut back = stream.try_clone().expect("a copy");
+                std::io::copy(&mut &stream, &mut back)
+            });
+        }
+    });
+    let program = format!("import socket\nserver = ('127.0.0.1', {port})\n{TOLD}\n{lines}");
+    printed(&program, settings)
+}
+
+fn printed(program: &str, settings: &[(&str, &str)]) -> String {
+    let mut command = command(Mode::Auto, "python3");
+    let ran = command.args(["-c", program]).envs(settings.iter().copied());
+    let ran = ran.output().expect("python3 runs");
+    assert!(ran.status.success(), "{ran:?}");
+    String::from_utf8_lossy(&ran.stdout).replace('\n', " ")
+}
+
+#[test]
+fn a_client_has_a_stats_page_from_its_fifth_connection_on() {
+    assert_eq!(young(CONNECTIONS, &[]), "0 0 0 0 1 ");
+}
+
+#[test]
+fn a_client_has_a_stats_page_from_its_fourth_call_on_one_connection() {
+    assert_eq!(young(CALLS, &[]), "0 0 0 1 ");
+}
+
+#[test]
+fn a_server_has_a_stats_page_when_it_listens() {
+    assert_eq!(young(LISTENS, &[]), "0 1 ");
+}
+
+#[test]
+fn a_client_whose_connections_all_get_a_lane_has_a_stats_page_at_once() {
+    assert_eq!(
+        young(CONNECTIONS, &[("MEMLANE_UPGRADE", "eager")]),
+        "1 1 1 1 1 "
+    );
+}
+
+#[test]
+fn a_stats_page_has_what_came_before_it() {
+    if plain_only() {
+        return;
+    }
+    let auto = flags(&["--upgrade", "auto"]);
+    let mut pair = Pair::start(&auto, &auto);
+    pair.exchange();
+    pair.client.look();
+    assert!(pair.client.conn().is_none(), "{}", pair.describe());
+    pair.exchange();
+    pair.client.look();
+    let conn = pair.client.conn().expect("a page");
+    assert_eq!(conn.reason, Reason::TOO_YOUNG, "{}", pair.describe());
+    assert_eq!(conn.bytes, [0, 0, 200, 200], "{}", pair.describe());
+}
+
+/// Prints how many stats pages are mapped: in a parent; in its child that ends at once, in one that makes a connection, in one that
+/// uses an inherited connection long enough for a lane, and in one that sends urgent data over it, which keeps it on TCP. Each child
+/// has its parent's page, and perhaps its own.
+const CHILDREN: &str = r#"
+import os, socket
+listener = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(listener.getsockname())
+far, _ = listener.accept()
+
+def use():
+    for _ in range(100):
+        near.sendall(b"ask")
+        far.recv(3)
+        far.sendall(b"answer")
+        near.recv(6)
+
+def connect():
+    socket.create_connection(listener.getsockname())
+
+def send_urgently():
+    near.send(b"!", socket.MSG_OOB)
+
+told()
+for work in (lambda: None, connect, use, send_urgently):
+    child = os.fork()
+    if child == 0:
+        work()
+        told()
+        os._exit(0)
+    os.waitpid(child, 0)
+"#;
+
+fn pages(settings: &[(&str, &str)]) -> String {
+    printed(&format!("{TOLD}\n{CHILDREN}"), settings)
+}
+
+#[test]
+fn a_forked_child_has_a_stats_page_once_it_has_something_to_show() {
+    assert_eq!(pages(&[]), "1 1 2 2 2 ");
+}
+
+#[test]
+fn a_forked_child_that_prints_a_summary_at_its_end_has_a_stats_page_at_once() {
+    assert_eq!(pages(&[("MEMLANE_STATS_ON_EXIT", "1")]), "1 2 2 2 2 ");
+}
+
+#[test]
+fn a_forked_child_that_inherits_a_connection_which_stays_on_tcp_has_a_stats_page_at_once() {
+    assert_eq!(pages(&[("MEMLANE_UPGRADE", "off")]), "1 2 2 2 2 ");
+}
