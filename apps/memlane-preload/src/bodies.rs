@@ -168,6 +168,7 @@ pub(crate) fn fclose_body(stream: *mut c_void) -> c_int {
         if fd >= 0 && process::known(fd) && !process::is_borrowed() {
             stdio::end(fd, stream);
         }
+        process::will_close(fd);
     }
     memlane_socket::real!(fclose(stream))
 }

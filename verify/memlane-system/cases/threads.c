@@ -263,6 +263,57 @@ static void closed_in_one_thread_while_another_polls(void) {
     R(recv(fd, scratch, 1, 0));
     finish();
 }
+/* What a thread waits for, beside its connection. */
+static int beside[2];
+static void talks_then_polls_with_a_pipe(int fd) {
+    exchange_by_poll(fd);
+    post(GO);
+    struct pollfd list[2] = {{beside[0], POLLIN, 0}, {fd, POLLIN, 0}};
+    R(poll(list, 2, 10000));
+    say("%s, %s", events((unsigned short)list[0].revents), events((unsigned short)list[1].revents));
+}
+static void talks_then_selects_with_a_pipe(int fd) {
+    exchange_by_poll(fd);
+    post(GO);
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(beside[0], &set);
+    FD_SET(fd, &set);
+    struct timeval limit = {10, 0};
+    R(select((fd > beside[0] ? fd : beside[0]) + 1, &set, NULL, NULL, &limit));
+    say("%d, %d", FD_ISSET(beside[0], &set), FD_ISSET(fd, &set));
+}
+static void sleeps_with_a_pipe(void (*sleeper)(int), void (*meanwhile)(void)) {
+    int fd = pair();
+    R(pipe(beside));
+    pthread_t t = thread_actor(T, sleeper, fd);
+    await(GO);
+    until_asleep(T);
+    meanwhile();
+    nap_ms(650); /* longer than the lane relies on bells */
+    tell_text("wakes it");
+    pthread_join(t, NULL);
+    take(fd, 8);
+    finish();
+}
+static void nothing(void) {}
+static void closes_the_pipe(void) { R(close(beside[0])); }
+static void replaces_the_pipe(void) {
+    int full[2];
+    R(pipe(full));
+    R(write(full[1], "x", 1));
+    R(dup2(full[0], beside[0]) == beside[0]);
+}
+static void writes_to_the_pipe(void) {
+    nap_ms(600);
+    R(write(beside[1], "x", 1));
+}
+static void a_pipe_beside_a_connection_in_poll(void) { sleeps_with_a_pipe(talks_then_polls_with_a_pipe, nothing); }
+static void a_pipe_closed_while_a_thread_polls(void) { sleeps_with_a_pipe(talks_then_polls_with_a_pipe, closes_the_pipe); }
+static void a_pipe_replaced_while_a_thread_polls(void) { sleeps_with_a_pipe(talks_then_polls_with_a_pipe, replaces_the_pipe); }
+static void a_pipe_written_while_a_thread_polls(void) { sleeps_with_a_pipe(talks_then_polls_with_a_pipe, writes_to_the_pipe); }
+static void a_pipe_closed_while_a_thread_selects(void) { sleeps_with_a_pipe(talks_then_selects_with_a_pipe, closes_the_pipe); }
+static void a_pipe_written_while_a_thread_selects(void) { sleeps_with_a_pipe(talks_then_selects_with_a_pipe, writes_to_the_pipe); }
 static void what_comes_late_wakes_a_sleeper_in_poll(void) {
     int fd = pair();
     for (int ms = 0; ms <= 540; ms += 180) {
@@ -466,6 +517,12 @@ const struct one_case cases[] = {
     {"one_reads_after_pauses_of_any_length", one_reads_after_pauses_of_any_length, LONG},
     {"a_long_sleep_in_poll_ends_in_time", a_long_sleep_in_poll_ends_in_time, LONG},
     CASE(closed_in_one_thread_while_another_polls),
+    CASE(a_pipe_beside_a_connection_in_poll),
+    CASE(a_pipe_closed_while_a_thread_polls),
+    CASE(a_pipe_replaced_while_a_thread_polls),
+    CASE(a_pipe_written_while_a_thread_polls),
+    CASE(a_pipe_closed_while_a_thread_selects),
+    CASE(a_pipe_written_while_a_thread_selects),
     {"what_comes_late_wakes_a_sleeper_in_poll", what_comes_late_wakes_a_sleeper_in_poll, LONG},
     CASE(shutdown_wakes_a_reader),
     CASE(shutdown_wakes_a_poller),

@@ -21,6 +21,13 @@ fn sleepers_in_select_talk_through_memory_and_are_parked_only_when_they_have_bee
     sleepers("select", 70);
 }
 
+/// Another thread may close the pipe that they wait for, too.
+#[test]
+fn sleepers_of_programs_with_threads_talk_through_memory() {
+    sleepers("threaded-poll", 70);
+    sleepers("threaded-select", 20);
+}
+
 #[test]
 fn sleepers_in_blocking_reads_talk_through_memory_and_are_parked_only_when_they_have_been_idle() {
     sleepers("recv", 2); // each reads again within the longest nap

@@ -190,6 +190,7 @@ pub fn close(fd: c_int) -> c_int {
         before_close(fd);
         process::forget(fd);
     }
+    process::will_close(fd);
     real!(close(fd))
 }
 
@@ -198,6 +199,7 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let borrowed = process::is_borrowed();
     if flags & libc::CLOSE_RANGE_CLOEXEC.cast_signed() == 0 && !borrowed {
         forget_range(first, last);
+        process::will_close_all(first, last);
     }
     if borrowed {
         return kernel_close_range(first, last, flags);
@@ -288,6 +290,9 @@ fn replace(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     {
         before_close(new);
         process::forget(new);
+    }
+    if old != new {
+        process::will_close(new);
     }
     let r = call();
     if old != new {

@@ -178,6 +178,14 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
     }
 }
 
+/// Sleeps in the kernel to the end, without what has been closed since the call began. All of `waited` are parked.
+#[cold]
+fn sleep_without_closed(kernel: &mut Kernel<'_>, relied: &mut Relied) -> c_int {
+    let limit = kernel.time.left();
+    let sleep = kernel.on_bells.as_mut();
+    sleep.map_or(0, |sleep| sleep(relied, limit))
+}
+
 /// Has the call used more than [`LATE_US`] of its time? Then the kernel gets what is left, not the whole limit again.
 fn has_used_much(kernel: &Kernel<'_>, left: Limit) -> bool {
     let used = kernel
@@ -254,7 +262,8 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         }
         if !kernel.masked && !is_due {
             // Not before a sleep, which asks the kernel in any case.
-            if kernel.many > 1 && spin::may_spin() && waited.is_kernel_due(kernel.many) {
+            let may_ask = kernel.many > 1 && !relied.strangers.is_any_closed();
+            if may_ask && spin::may_spin() && waited.is_kernel_due(kernel.many) {
                 let n = (kernel.glance)();
                 if n != 0 {
                     return n;
@@ -272,6 +281,7 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         }
         if !kernel.masked
             && waited.any_awake()
+            && !relied.strangers.is_any_closed()
             && let Some(us) = spin::nap_instead()
             && !kernel.time.is_over()
         {
@@ -307,6 +317,8 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
                 waited.flush_sets();
                 let n = if only_naps {
                     (kernel.nap)(Some(naps.next_us()))
+                } else if relied.strangers.is_any_closed() {
+                    sleep_without_closed(&mut kernel, &mut relied)
                 } else {
                     sleep(&mut kernel, signals)
                 };
@@ -334,30 +346,31 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
     }
 }
 
-/// May a call about `many` descriptors sleep in pieces? Where there are other threads, they may close one of them between two
-/// pieces. Only of connections can the call tell.
-pub(super) fn may_split(many: usize, waited: &Waited<'_>) -> bool {
-    !waited.has_sets() && (crate::state::thread::is_alone() || waited.is_all_of(many))
-}
-
 /// Asks the kernel about the first `many` of these entries, and about these bells, for at most `limit`. The other entries are
-/// room for the bells, [`relied::MOST`] of them. Returns what poll returns; the answer is in the entries.
+/// room for the bells, [`relied::MOST`] of them. What has been closed since the call began is left out. Returns what poll returns; the answer is in the entries.
 pub(super) fn ask_with_bells(
     entries: &mut [pollfd],
     many: usize,
     relied: &mut Relied,
     limit: Limit,
 ) -> c_int {
+    relied.strangers.leave_out_closed(&mut entries[..many]);
     let mut all = many;
     for (place, bell) in entries[many..].iter_mut().zip(relied.entries()) {
         *place = bell;
         all += 1;
     }
+    let begun = memlane_sys::time::now_ns();
     let n = kernel_poll(entries.as_mut_ptr(), all as nfds_t, limit);
     if n < 0 && real::errno() != libc::EINVAL {
         return n;
     }
     let (programs, bells) = entries[..all].split_at_mut(many);
+    let is_over = |us| memlane_sys::time::now_ns().saturating_sub(begun) / 1000 >= us;
+    if n > 0 && relied.strangers.is_any_closed() && limit.is_some_and(is_over) {
+        // Nothing has woken the kernel. At the end of a limit, it looks at what the numbers mean by then.
+        relied.strangers.leave_out_closed(programs);
+    }
     if n < 0 {
         // The bells make more entries than the program may have descriptors (`RLIMIT_NOFILE`).
         relied.give_up();

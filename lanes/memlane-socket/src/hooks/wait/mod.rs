@@ -6,6 +6,7 @@ mod long;
 mod poll;
 mod relied;
 mod select;
+mod strangers;
 mod waited;
 
 pub use call::{Limit, limit_ms, limit_ts, limit_tv, tell_left};

@@ -65,11 +65,10 @@ pub fn poll(
     };
     let mut glance = || {
         // SAFETY: as above.
-        let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
-        if ask(list, &waited, Some(0)) < 0 {
-            return -1;
-        }
-        merge(&waited, list)
+        glance(
+            unsafe { core::slice::from_raw_parts_mut(fds, many) },
+            &waited,
+        )
     };
     let mut nap = |limit| {
         // SAFETY: as above.
@@ -81,8 +80,7 @@ pub fn poll(
         let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
         ask_with_bells(list, &waited, relied, limit)
     };
-    let asked = list.iter().filter(|p| p.fd >= 0).count();
-    let can_rely = call::may_split(asked, &waited);
+    let can_rely = !waited.has_sets();
     call::run(
         &waited,
         Kernel {
@@ -106,7 +104,13 @@ fn ask_with_bells(
     limit: Limit,
 ) -> c_int {
     let many = list.len();
-    let Some(mut room) = Entries::new(many + relied::MOST) else {
+    let all = list.iter().enumerate().filter(|(_, p)| p.fd >= 0);
+    let strangers = waited.strangers(all.map(|(at, p)| (at, p.fd)));
+    let may_split = relied.strangers.know(strangers);
+    let Some(mut room) = may_split
+        .then(|| Entries::new(many + relied::MOST))
+        .flatten()
+    else {
         relied.give_up();
         list.iter_mut().for_each(|p| p.revents = 0);
         return merge(waited, list);
@@ -120,7 +124,11 @@ fn ask_with_bells(
         n if n < 0 => n,
         _ => {
             answer(list, &entries[..many]);
-            merge(waited, list)
+            let n = merge(waited, list);
+            if n > 0 && relied.strangers.is_any_closed() {
+                return glance(list, waited);
+            }
+            n
         }
     }
 }
@@ -142,6 +150,14 @@ fn ask(list: &mut [pollfd], waited: &Waited<'_>, limit: Limit) -> c_int {
     let n = kernel_poll(entries.as_mut_ptr(), many as nfds_t, limit);
     answer(list, entries);
     n
+}
+
+/// Asks the kernel about the program's list without waiting, and merges the readiness of rings in.
+fn glance(list: &mut [pollfd], waited: &Waited<'_>) -> c_int {
+    if ask(list, waited, Some(0)) < 0 {
+        return -1;
+    }
+    merge(waited, list)
 }
 
 /// Gives the program the answer in these entries.

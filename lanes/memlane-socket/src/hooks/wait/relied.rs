@@ -4,6 +4,7 @@
 //! sleeper ([`Sleeper`](crate::state::sets::Sleeper)), so its senders ring for nobody else, and only this thread says that it
 //! is asleep.
 
+use super::strangers::Strangers;
 use crate::protocol::board;
 use crate::state::process::PROCESS;
 use crate::state::sets::Bell;
@@ -27,6 +28,8 @@ pub(super) struct Relied {
     len: usize,
     /// How often this call may still rely on bells.
     tries: u32,
+    /// What else it waits for.
+    pub(super) strangers: Strangers,
 }
 
 impl Relied {
@@ -37,6 +40,7 @@ impl Relied {
             bells: [None; MOST],
             len: 0,
             tries: if may && !is_nested { TRIES } else { 0 },
+            strangers: Strangers::Unknown,
         }
     }
 

@@ -7,7 +7,7 @@
     clippy::cast_sign_loss
 )]
 
-use super::call::{self, Kernel, Limit, OUT, Time, ring_events, timespec_of};
+use super::call::{self, Kernel, Limit, OUT, Time, kernel_poll, ring_events, timespec_of};
 use super::long::Entries;
 use super::relied::{self, Relied};
 use super::waited::{Room, Waited};
@@ -82,7 +82,7 @@ pub fn select(
         has_slept.set(true);
         select_on_bells(&waited, &sets, &asked, count, relied, limit)
     };
-    let can_rely = call::may_split(how_many(&asked, count), &waited);
+    let can_rely = !waited.has_sets();
     let r = call::run(
         &waited,
         Kernel {
@@ -221,7 +221,12 @@ fn select_on_bells(
     limit: Limit,
 ) -> c_int {
     let many = how_many(asked, count);
-    let Some(mut room) = Entries::new(many + relied::MOST) else {
+    let all = descriptors(asked, count).map(|p| (p.fd as usize, p.fd));
+    let may_split = relied.strangers.know(waited.strangers(all));
+    let Some(mut room) = may_split
+        .then(|| Entries::new(many + relied::MOST))
+        .flatten()
+    else {
         relied.give_up();
         return merge_sets(
             waited,
@@ -244,17 +249,44 @@ fn select_on_bells(
         return n;
     }
     let mut answer: Sets = [[0; SET_WORDS]; 3];
+    let mut is_any = waited.any_readable();
     for p in entries[..many].iter().filter(|p| p.revents != 0) {
+        if relied.strangers.closed().any(|closed| closed == p.fd) {
+            is_any = true;
+            continue;
+        }
         if p.revents & libc::POLLNVAL != 0 {
             real::set_errno(libc::EBADF);
             return -1;
         }
-        if !adds(&mut answer, asked, p) {
+        if adds(&mut answer, asked, p) {
+            is_any = true;
+        } else {
             // A hang-up, which select reports in the set for reading alone. Poll would return at once, again and again.
             relied.give_up();
         }
     }
+    if is_any {
+        add_closed(&mut answer, asked, relied);
+    }
     merge_sets(waited, sets, asked, &mut answer, count.div_ceil(64))
+}
+
+/// Adds what has been closed since the call began, as the kernel does when something else has woken it: what is not open is
+/// ready in the sets for reading and writing (`POLLIN_SET`, `POLLOUT_SET`).
+fn add_closed(answer: &mut Sets, asked: &Sets, relied: &Relied) {
+    for fd in relied.strangers.closed() {
+        let mut now = pollfd {
+            fd,
+            events: ASKED.iter().fold(0, |all, asked| all | asked),
+            revents: 0,
+        };
+        kernel_poll(&raw mut now, 1, Some(0));
+        if now.revents & libc::POLLNVAL != 0 {
+            now.revents = libc::POLLIN | libc::POLLOUT;
+        }
+        adds(answer, asked, &now);
+    }
 }
 
 /// Adds poll's answer about one descriptor. `false`: there is nothing in it that select tells.

@@ -359,9 +359,17 @@ impl<'a> Waited<'a> {
         Parked::Yes
     }
 
-    /// Are these connections all that a list of `many` descriptors has?
-    pub(super) fn is_all_of(&self, many: usize) -> bool {
-        self.len == many
+    /// Those of `all`, each with its position in the program's list, that are none of these connections.
+    pub(super) fn strangers(
+        &self,
+        all: impl Iterator<Item = (usize, c_int)>,
+    ) -> impl Iterator<Item = c_int> {
+        // Both are in the order of the list.
+        let mut own = self.entries().iter().map(|e| e.at as usize).peekable();
+        all.filter_map(move |(at, fd)| {
+            while own.next_if(|&own| own < at).is_some() {}
+            (own.peek() != Some(&at)).then_some(fd)
+        })
     }
 
     /// The positions of descriptors that another thread has closed meanwhile, if `fd_at` tells which are at a position.

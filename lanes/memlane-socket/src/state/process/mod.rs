@@ -10,6 +10,7 @@
 
 mod agents;
 mod bells;
+mod closes;
 mod conn_ref;
 mod early;
 mod files;
@@ -23,6 +24,7 @@ mod tables;
 
 pub use agents::keep_agent;
 pub use bells::{drop_bell, keep_bell, most_bells, ring};
+pub use closes::{closes, will_close, will_close_all};
 pub use conn_ref::ConnRef;
 pub use files::{drop_file, find_file, is_kept_file, keep_file};
 pub use hidden::*;

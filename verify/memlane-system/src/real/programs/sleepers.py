@@ -15,7 +15,8 @@ the next thread, which echoes what comes until it is closed. Prints how many des
 no connection, once the lane should be open.
 sleepers.py turns PORT CONNECTIONS ROUNDS: makes these connections, one after the other, and talks over each until its lane should be
 open; then ROUNDS requests, with a few milliseconds of sleep before each. Prints how many answers were right, and how many were late.
-WAIT: epoll, poll, select, or recv: the server has a thread for each connection, and neither side waits for several at once.
+WAIT: epoll, poll, select, or recv: the server has a thread for each connection, and neither side waits for several at once. With
+threaded-poll and threaded-select, each side has another thread, and waits for a pipe, too.
 """
 import os
 import select
@@ -86,6 +87,17 @@ class Recv:
 WAITS = {"epoll": select.epoll, "poll": Poll, "select": Select, "recv": Recv}
 
 
+def way_to_wait(wait):
+    kind = wait.removeprefix("threaded-")
+    waits = WAITS[kind]()
+    if kind != wait:
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        pipe = socket.socketpair()
+        waits.register(pipe[0], select.EPOLLIN)
+        waits.beside = pipe
+    return waits
+
+
 def thread_for_each(port):
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
     live = []
@@ -115,7 +127,7 @@ def server(wait, port):
     if wait == "recv":
         return thread_for_each(port)
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
-    waits = WAITS[wait]()
+    waits = way_to_wait(wait)
     waits.register(listener, select.EPOLLIN)
     conns = {}
     had_one = False
@@ -145,7 +157,7 @@ def connect(port, connections):
 
 
 def client(wait, port, connections, rounds):
-    waits = WAITS[wait]()
+    waits = way_to_wait(wait)
     conns = connect(port, connections)
     for conn in conns:
         waits.register(conn, select.EPOLLIN)
