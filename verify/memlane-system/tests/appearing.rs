@@ -100,6 +100,33 @@ fn a_stats_page_has_what_came_before_it() {
     assert_eq!(conn.bytes, [0, 0, 200, 200], "{}", pair.describe());
 }
 
+/// A connection gets its lane, has bytes in the ring, and goes to the next program of this process, which tells of itself and
+/// prints them.
+const NEXT_PROGRAM: &str = r#"
+import os, socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(listener.getsockname())
+far, _ = listener.accept()
+for _ in range(100):
+    near.sendall(b"ask")
+    far.recv(3)
+    far.sendall(b"answer")
+    near.recv(6)
+far.sendall(b"left")
+near.set_inheritable(True)
+then = sys.argv[1] + f"\ntold()\nimport os\nprint(os.read({near.fileno()}, 9).decode())"
+os.execv(sys.executable, [sys.executable, "-c", then])
+"#;
+
+#[test]
+fn a_program_that_takes_over_a_lane_has_a_stats_page_at_once() {
+    let mut command = command(Mode::Auto, "python3");
+    let ran = command.args(["-c", NEXT_PROGRAM, TOLD]);
+    let ran = ran.output().expect("python3 runs");
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "1\nleft\n");
+}
+
 /// Prints how many stats pages are mapped: in a parent; in its child that ends at once, in one that makes a connection, in one that
 /// uses an inherited connection long enough for a lane, and in one that sends urgent data over it, which keeps it on TCP. Each child
 /// has its parent's page, and perhaps its own.

@@ -285,6 +285,7 @@ fn adopt_item(item: &Item, files: &mut Mapped) {
     conn.rx_dmb.store(words.cast(), Ordering::Release);
     conn.shared.store(shared.cast(), Ordering::Release);
     conn.hs_due.store(u64::MAX, Ordering::Relaxed);
+    process::appear(); // no later step of this connection would show the process
     crate::protocol::upgrade::bar(&conn, Reason::PASSED_ON);
     let mut last = first;
     while let Some(n) = socket_at(item.inode, last + 1) {
