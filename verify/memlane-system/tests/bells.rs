@@ -28,6 +28,12 @@ fn sleepers_of_programs_with_threads_talk_through_memory() {
     sleepers("threaded-select", 20);
 }
 
+/// The thread that waits sleeps again while the other one reads, and is still asleep when the connection's events are asked for again.
+#[test]
+fn sleepers_whose_connections_another_thread_reads_talk_through_memory() {
+    sleepers("pool", 20);
+}
+
 #[test]
 fn sleepers_in_blocking_reads_talk_through_memory_and_are_parked_only_when_they_have_been_idle() {
     sleepers("recv", 2); // each reads again within the longest nap

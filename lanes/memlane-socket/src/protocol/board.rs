@@ -159,15 +159,26 @@ fn of_set(ep: &Ep, name: u32) -> Option<(&'static Board, &'static ReadyWords)> {
 }
 
 /// Is the chunk with this name no longer there for connections of this set?
-pub fn is_gone(ep: &Ep, name: u32) -> bool {
+fn is_gone(ep: &Ep, name: u32) -> bool {
     of_set(ep, name).is_none()
 }
 
 /// Asks the senders into this chunk to ring its bell from now on.
-pub fn ask_for(bell: &Bell) {
+fn ask_for(bell: &Bell) {
     if let Some((_, ready)) = bell.sleeper.set().and_then(|ep| of_set(ep, bell.chunk)) {
         ready.lie_down();
     }
+}
+
+/// Puts this bell into the set, and returns whether it is there. The caller holds the set's lock.
+pub fn hang(ep: &Ep, bell: &Bell) -> bool {
+    sets::hang(ep, bell, |chunk| is_gone(ep, chunk))
+}
+
+/// A connection is about to be awake while threads sleep on the set: its senders ring. The caller holds the set's lock.
+pub fn count_on(ep: &Ep, bell: &Bell) {
+    ask_for(bell);
+    sets::count_on_bell(ep, &crate::state::process::HIDING);
 }
 
 /// The ready words of the chunk with this bell, if it is still there and the bell wakes the calling thread.

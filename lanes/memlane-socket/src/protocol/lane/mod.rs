@@ -116,13 +116,7 @@ pub fn wake(conn: &Conn) {
         return; // already awake, or a thread sleeps in the kernel
     }
     let bell = board::bell_of(conn);
-    let hang =
-        |ep: &sets::Ep, bell: &sets::Bell| sets::hang(ep, bell, |chunk| board::is_gone(ep, chunk));
-    let ask = |ep: &sets::Ep, bell: &sets::Bell| {
-        board::ask_for(bell);
-        sets::count_on_bell(ep, &process::HIDING);
-    };
-    if !sets::may_wake(&conn.regs, bell.as_ref(), hang, ask) {
+    if !sets::may_wake(&conn.regs, bell.as_ref(), board::hang, board::count_on) {
         gate.set(RxMode::Cold);
         return;
     }

@@ -139,12 +139,16 @@ pub fn has_bell(regs: &Regs) -> bool {
 
 /// May the connection of this registration stay awake while a thread sleeps on the set?
 pub(crate) fn stays_awake(reg: &Reg) -> bool {
-    const INPUT: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
-    let events = reg.events.load(Ordering::Relaxed);
     marked(reg, REG_BELL)
         && !marked(reg, REG_ABSENT)
-        && events & INPUT != 0
-        && events & ONESHOT == 0
+        && waits_for_input(reg)
+        && reg.events.load(Ordering::Relaxed) & ONESHOT == 0
+}
+
+/// Does the program wait for bytes of the connection? A pool whose threads read takes the interest away while one of them does.
+pub(crate) fn waits_for_input(reg: &Reg) -> bool {
+    const INPUT: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
+    reg.events.load(Ordering::Relaxed) & INPUT != 0
 }
 
 /// A connection is about to wake up while threads sleep on the set. If it is the only one that is awake, the threads sleep

@@ -29,7 +29,7 @@ mod turns;
 
 pub(crate) use awake::*;
 pub use bells::{Bell, Bells, count_on_bell, hang, has_bell, may_have_bells, take_down};
-pub(crate) use bells::{rung, stays_awake};
+pub(crate) use bells::{rung, stays_awake, waits_for_input};
 pub use full::full;
 pub(crate) use full::*;
 pub(crate) use kernel::*;
@@ -281,26 +281,42 @@ pub fn may_wake(
         if ep.inherited.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        let is_own = |b: &&Bell| core::ptr::eq(only, ep) && b.sleeper == Sleeper::on_set(ep);
-        let bell = bell
-            .filter(is_own)
-            .filter(|b| may_have_bells(ep) && hang(ep, b));
-        match bell {
-            Some(_) => mark(reg, REG_BELL),
-            None => unmark(reg, REG_BELL),
+        if !be_awake((ep, reg), only, bell, &hang, &ask) {
+            return false;
         }
-        let sleepers = ep.sleepers.load(Ordering::Relaxed);
-        if sleepers != 0 && may_report(reg) {
-            let all_rely = ep.bells.sleepers.load(Ordering::Relaxed) == sleepers;
-            match bell.filter(|_| all_rely && stays_awake(reg)) {
-                Some(bell) => ask(ep, bell),
-                None => return false,
-            }
-        }
-        push_hot(ep, reg);
         mark(reg, REG_IN_EDGE);
         push_ready(ep, reg);
     }
+    true
+}
+
+/// May the connection be awake in this set? It may not while a thread sleeps there that is to hear of its bytes, unless the thread
+/// relies on the connection's `bell`. If it may, it comes into the set's list of awake connections. `only` is the one set that
+/// it is in; null: it is in several. The caller holds the set's lock.
+pub fn be_awake(
+    (ep, reg): (&Ep, &Reg),
+    only: *const Ep,
+    bell: Option<&Bell>,
+    hang: impl Fn(&Ep, &Bell) -> bool,
+    ask: impl Fn(&Ep, &Bell),
+) -> bool {
+    let is_own = |b: &&Bell| core::ptr::eq(only, ep) && b.sleeper == Sleeper::on_set(ep);
+    let bell = bell
+        .filter(is_own)
+        .filter(|b| may_have_bells(ep) && hang(ep, b));
+    match bell {
+        Some(_) => mark(reg, REG_BELL),
+        None => unmark(reg, REG_BELL),
+    }
+    let sleepers = ep.sleepers.load(Ordering::Relaxed);
+    if sleepers != 0 && may_report(reg) && waits_for_input(reg) {
+        let all_rely = ep.bells.sleepers.load(Ordering::Relaxed) == sleepers;
+        match bell.filter(|_| all_rely && stays_awake(reg)) {
+            Some(bell) => ask(ep, bell),
+            None => return false,
+        }
+    }
+    push_hot(ep, reg);
     true
 }
 

@@ -16,9 +16,11 @@ no connection, once the lane should be open.
 sleepers.py turns PORT CONNECTIONS ROUNDS: makes these connections, one after the other, and talks over each until its lane should be
 open; then ROUNDS requests, with a few milliseconds of sleep before each. Prints how many answers were right, and how many were late.
 WAIT: epoll, poll, select, or recv: the server has a thread for each connection, and neither side waits for several at once. With
-threaded-poll and threaded-select, each side has another thread, and waits for a pipe, too.
+threaded-poll and threaded-select, each side has another thread, and waits for a pipe, too. With pool, one thread of the server waits with
+epoll, and another reads: no events are asked for meanwhile.
 """
 import os
+import queue
 import select
 import signal
 import socket
@@ -84,13 +86,13 @@ class Recv:
         return []
 
 
-WAITS = {"epoll": select.epoll, "poll": Poll, "select": Select, "recv": Recv}
+WAITS = {"epoll": select.epoll, "poll": Poll, "select": Select, "recv": Recv, "pool": select.epoll}
 
 
 def way_to_wait(wait):
     kind = wait.removeprefix("threaded-")
     waits = WAITS[kind]()
-    if kind != wait:
+    if wait.startswith("threaded-"):
         threading.Thread(target=threading.Event().wait, daemon=True).start()
         pipe = socket.socketpair()
         waits.register(pipe[0], select.EPOLLIN)
@@ -118,6 +120,41 @@ def thread_for_each(port):
         live[-1].start()
 
 
+def pool(port):
+    listener = socket.create_server(("127.0.0.1", port), backlog=512)
+    ending, end = socket.socketpair()
+    waits = select.epoll()
+    for beside in (listener, ending):
+        waits.register(beside, select.EPOLLIN)
+    conns, jobs = {}, queue.SimpleQueue()
+
+    def work():
+        while True:
+            fd = jobs.get()
+            if data := conns[fd].recv(65536):
+                waits.modify(fd, select.EPOLLIN)
+                conns[fd].sendall(data)
+                continue
+            waits.unregister(fd)
+            conns.pop(fd).close()
+            if not conns:
+                return end.close()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    while True:
+        for fd, _ in waits.poll():
+            if fd == ending.fileno():
+                return worker.join()
+            if fd == listener.fileno():
+                conn = listener.accept()[0]
+                conns[conn.fileno()] = conn
+                waits.register(conn, select.EPOLLIN)
+                continue
+            waits.modify(fd, 0)
+            jobs.put(fd)
+
+
 def compute(until):
     while time.monotonic() < until:
         pass
@@ -126,6 +163,8 @@ def compute(until):
 def server(wait, port):
     if wait == "recv":
         return thread_for_each(port)
+    if wait == "pool":
+        return pool(port)
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
     waits = way_to_wait(wait)
     waits.register(listener, select.EPOLLIN)

@@ -1,6 +1,7 @@
 //! `epoll_ctl`: passes what the program asks for to the kernel, at once or, while no thread sleeps on the set, later.
 
 use super::*;
+use memlane_core::sync::{Cpu, Words as _};
 
 /// `epoll_ctl(2)`.
 pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
@@ -183,14 +184,15 @@ fn add_unseen(ep: &Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_
     r
 }
 
-/// Handles an awake connection that has come into a set: if threads sleep on the set, it parks the connection or, with
-/// unread bytes in the ring, wakes the threads.
+/// Handles an awake connection that has come into a set, or for which the program waits again. Where threads sleep on the set, its
+/// sender rings for them. If it cannot, this parks the connection. With unread bytes in the ring, it wakes the threads.
 pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
     if !conn.upgraded() {
         return;
     }
     lane::want_ready(conn);
-    let asleep = {
+    let bell = board::bell_of(conn);
+    let (asleep, stays) = {
         let Some(_held) = ep.lock.lock() else { return };
         if !belongs_to(reg, ep) {
             return; // another thread has deleted it already
@@ -199,15 +201,20 @@ pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
             push_full(ep, reg);
             push_dirty(ep, reg);
         }
-        if ep.sleepers.load(Ordering::Relaxed) == 0 {
+        let asleep = ep.sleepers.load(Ordering::Relaxed) != 0;
+        if !asleep {
             push_hot(ep, reg);
             push_ready(ep, reg);
-            false
-        } else {
-            true
         }
+        (
+            asleep,
+            asleep && stays_awake_with(ep, conn, reg, bell.as_ref()),
+        )
     };
-    if asleep && conn.rx_mode() == RxMode::Hot {
+    if stays {
+        Cpu::full_fence(); // the sender looks whether to ring after it has published
+    }
+    if asleep && !stays && conn.rx_mode() == RxMode::Hot {
         let parked = crate::state::guard::lock_rx(conn).map(|mut held| lane::park(conn, &mut held));
         if parked != Some(Parked::Yes) {
             kick(ep, reg);
@@ -215,6 +222,20 @@ pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
     } else if asleep && lane::readable(conn) {
         kick(ep, reg);
     }
+}
+
+/// Keeps an awake connection awake though threads sleep on the set, if its sender rings this bell for them. The caller holds the
+/// set's lock.
+fn stays_awake_with(ep: &Ep, conn: &Conn, reg: &Reg, bell: Option<&Bell>) -> bool {
+    conn.rx_mode() == RxMode::Hot
+        && bell.is_some()
+        && be_awake(
+            (ep, reg),
+            only_set(&conn.regs),
+            bell,
+            board::hang,
+            board::count_on,
+        )
 }
 
 /// Wakes a thread that sleeps on the set, so that it looks at this registration's ring.
