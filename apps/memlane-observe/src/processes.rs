@@ -109,7 +109,7 @@ impl std::fmt::Display for SurveyError {
             SurveyError::NoPage(pid) => write!(
                 f,
                 "process {pid} has no stats page: it was not started with `memlane run`, \
-                 or has not made a TCP socket yet"
+                 or has done little by TCP so far"
             ),
             SurveyError::Proc(error) => write!(f, "/proc cannot be read: {error}"),
         }

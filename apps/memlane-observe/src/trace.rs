@@ -75,7 +75,7 @@ impl std::fmt::Display for TraceError {
             TraceError::NoPage(pid) => write!(
                 f,
                 "process {pid} cannot be traced: it was not started with `memlane run`, \
-                 or has not made a TCP socket yet"
+                 or has done little by TCP so far"
             ),
             TraceError::Incompatible(pid) => write!(
                 f,

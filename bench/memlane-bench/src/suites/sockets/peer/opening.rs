@@ -84,10 +84,10 @@ fn in_a_process(wish: &Opening) -> anyhow::Result<Opened> {
 fn batch(at: &At, together: usize) -> anyhow::Result<Opened> {
     let wires = (0..together).map(|_| Wire::connect(at).context("connect"));
     let mut wires: Vec<Wire> = wires.collect::<anyhow::Result<_>>()?;
-    let page = own_page().context("this process has no stats page: it is not under memlane")?;
     for _ in 0..DUE {
         exchange(&mut wires)?;
     }
+    let page = own_page().context("this process has no stats page: it is not under memlane")?;
     let due = Instant::now();
     let mut waiting: Vec<u32> = wires
         .iter()
