@@ -347,7 +347,8 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
 }
 
 /// Asks the kernel about the first `many` of these entries, and about these bells, for at most `limit`. The other entries are
-/// room for the bells, [`relied::MOST`] of them. What has been closed since the call began is left out. Returns what poll returns; the answer is in the entries.
+/// room for the bells, [`relied::MOST`] of them. What has been closed since the call began is left out. Returns what poll
+/// returns; the answer is in the entries.
 pub(super) fn ask_with_bells(
     entries: &mut [pollfd],
     many: usize,

@@ -24,7 +24,7 @@ pub(super) enum Strangers {
     Unknown,
     /// No other thread can close any.
     Alone,
-    /// These, of which the first so many.
+    /// A list, and how many of its places are used.
     Known([Stranger; MOST], usize),
 }
 

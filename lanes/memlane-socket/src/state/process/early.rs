@@ -1,8 +1,8 @@
 //! What a process counts before it has a stats page.
 //!
-//! Most programs of a script end after a connection or two, and to make the page would take longer than all else that the
-//! library does for them. So they count in a static of the same shape. When the process appears, its page takes over what is
-//! there. It appears when it listens or accepts, with its fifth connection, or with the fourth call on one.
+//! Most programs of a script end after a connection or two. To make the page, and what is made with it, would be about a third of
+//! what the library costs them. So they count in a static of the same shape. When the process appears, its page takes over what
+//! is there. It appears when it listens or accepts, with its fifth connection, or with the fourth call on one.
 
 use super::{PROCESS, config};
 use crate::config::Upgrade;
