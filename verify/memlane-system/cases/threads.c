@@ -308,10 +308,16 @@ static void writes_to_the_pipe(void) {
     nap_ms(600);
     R(write(beside[1], "x", 1));
 }
+static void fails_to_replace_the_pipe(void) {
+    R(dup2(9999, beside[0]));
+    R(dup3(beside[1], beside[0], 1));
+    writes_to_the_pipe();
+}
 static void a_pipe_beside_a_connection_in_poll(void) { sleeps_with_a_pipe(talks_then_polls_with_a_pipe, nothing); }
 static void a_pipe_closed_while_a_thread_polls(void) { sleeps_with_a_pipe(talks_then_polls_with_a_pipe, closes_the_pipe); }
 static void a_pipe_replaced_while_a_thread_polls(void) { sleeps_with_a_pipe(talks_then_polls_with_a_pipe, replaces_the_pipe); }
 static void a_pipe_written_while_a_thread_polls(void) { sleeps_with_a_pipe(talks_then_polls_with_a_pipe, writes_to_the_pipe); }
+static void a_pipe_not_replaced_while_a_thread_polls(void) { sleeps_with_a_pipe(talks_then_polls_with_a_pipe, fails_to_replace_the_pipe); }
 static void a_pipe_closed_while_a_thread_selects(void) { sleeps_with_a_pipe(talks_then_selects_with_a_pipe, closes_the_pipe); }
 static void a_pipe_written_while_a_thread_selects(void) { sleeps_with_a_pipe(talks_then_selects_with_a_pipe, writes_to_the_pipe); }
 static void what_comes_late_wakes_a_sleeper_in_poll(void) {
@@ -520,6 +526,7 @@ const struct one_case cases[] = {
     CASE(a_pipe_beside_a_connection_in_poll),
     CASE(a_pipe_closed_while_a_thread_polls),
     CASE(a_pipe_replaced_while_a_thread_polls),
+    CASE(a_pipe_not_replaced_while_a_thread_polls),
     CASE(a_pipe_written_while_a_thread_polls),
     CASE(a_pipe_closed_while_a_thread_selects),
     CASE(a_pipe_written_while_a_thread_selects),

@@ -291,10 +291,10 @@ fn replace(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         before_close(new);
         process::forget(new);
     }
-    if old != new {
-        process::will_close(new);
-    }
     let r = call();
+    if old != new && r == new {
+        process::will_close(new); // a call that fails replaces nothing
+    }
     if old != new {
         duplicated(old, r);
     }

@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 const MOST: usize = 4096;
 
 far! {
-    /// The closes of each number. Whoever closes writes, before the kernel's call; a thread that waits reads.
+    /// The closes of each number. A thread that closes writes, before the kernel's call, and one that replaces
+    /// writes after it; a thread that waits reads.
     static CLOSES: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 }
 
@@ -27,7 +28,7 @@ pub fn closes(n: i32) -> Option<u32> {
     Some(place.load(Ordering::SeqCst))
 }
 
-/// Notes that descriptor `n` is about to be closed, or to be replaced.
+/// Notes that descriptor `n` is about to be closed, or has just been replaced.
 #[inline(always)]
 pub fn will_close(n: i32) {
     if n < END.load(Ordering::Relaxed) {
