@@ -1,5 +1,6 @@
 //! When a process shows itself: it makes its stats page once it has something to show. Programs that end before need none.
 
+use memlane_core::stats::ConnState;
 use memlane_system::harness::{Mode, command, plain_only};
 use memlane_system::pair::{Pair, flags};
 use memlane_system::real::Reason;
@@ -25,6 +26,18 @@ for _ in range(2):
     told()
     near.recv(3)
     told()
+"#;
+
+/// How many sockets it has after two exchanges. A handshake would need one of its own.
+const SOCKETS: &str = r#"
+import os
+near = socket.create_connection(server)
+for _ in range(2):
+    near.sendall(b"ask")
+    near.recv(3)
+numbers = [n for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}")]
+print(sum(os.readlink(f"/proc/self/fd/{n}").startswith("socket:") for n in numbers))
+told()
 "#;
 
 /// Before and after it listens.
@@ -71,6 +84,11 @@ fn a_client_has_a_stats_page_from_its_fourth_call_on_one_connection() {
 }
 
 #[test]
+fn the_call_that_shows_a_client_begins_no_handshake() {
+    assert_eq!(young(SOCKETS, &[]), "1 1 ");
+}
+
+#[test]
 fn a_server_has_a_stats_page_when_it_listens() {
     assert_eq!(young(LISTENS, &[]), "0 1 ");
 }
@@ -98,6 +116,21 @@ fn a_stats_page_has_what_came_before_it() {
     let conn = pair.client.conn().expect("a page");
     assert_eq!(conn.reason, Reason::TOO_YOUNG, "{}", pair.describe());
     assert_eq!(conn.bytes, [0, 0, 200, 200], "{}", pair.describe());
+}
+
+#[test]
+fn a_large_message_begins_a_handshake_at_once_and_so_makes_a_stats_page() {
+    if plain_only() {
+        return;
+    }
+    let auto = flags(&["--upgrade", "auto"]);
+    let mut pair = Pair::start(&auto, &auto);
+    pair.server.tell("take 100000");
+    pair.client.does("send 7 100000");
+    pair.server.answer();
+    pair.client.look();
+    let conn = pair.client.conn().expect("a page");
+    assert_eq!(conn.state, ConnState::Pending as u32, "{}", pair.describe());
 }
 
 /// A connection gets its lane, has bytes in the ring, and goes to the next program of this process, which tells of itself and
