@@ -212,3 +212,41 @@ fn a_forked_child_that_prints_a_summary_at_its_end_has_a_stats_page_at_once() {
 fn a_forked_child_that_inherits_a_connection_which_stays_on_tcp_has_a_stats_page_at_once() {
     assert_eq!(pages(&[("MEMLANE_UPGRADE", "off")]), "1 2 2 2 2 ");
 }
+
+/// A server that forks a child for each of twelve connections, which have five exchanges each. Each child tells how many stats pages
+/// it has, then ends as its argument says: with the connection open, or closed.
+const SHORT_CHILDREN: &str = r#"
+import os, socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+for _ in range(12):
+    near = socket.create_connection(listener.getsockname())
+    far, _ = listener.accept()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        near.close()
+        for _ in range(5):
+            far.sendall(far.recv(3))
+        told()
+        if sys.argv[1] == "open":
+            far.detach()
+        sys.exit()
+    far.close()
+    for _ in range(5):
+        near.sendall(b"ask")
+        near.recv(3)
+    os.waitpid(child, 0)
+    near.close()
+"#;
+
+#[test]
+fn a_server_that_forks_for_each_short_connection_soon_begins_no_handshakes() {
+    for end in ["open", "closed"] {
+        let mut command = command(Mode::Auto, "python3");
+        let ran = command.args(["-c", &format!("{TOLD}\n{SHORT_CHILDREN}"), end]);
+        let ran = ran.output().expect("python3 runs");
+        assert!(ran.status.success(), "{ran:?}");
+        let told = String::from_utf8_lossy(&ran.stdout).replace('\n', " ");
+        assert_eq!(told, "2 2 2 2 2 2 2 2 1 1 1 1 ", "{end}");
+    }
+}

@@ -1,5 +1,6 @@
 //! What a fork, and the end of the process, mean for connections.
 
+use crate::hooks::start::remember_how_it_paid;
 use crate::state::conn::Handshake;
 use crate::state::process::{
     PROCESS, appear, close_hidden, config, each_ep, for_live, forget_all_fds, has_tables,
@@ -122,6 +123,8 @@ pub fn at_exit() {
             crate::state::trace::closing(conn, true, crate::protocol::lane::unread(conn) > 0);
         }
         crate::protocol::lane::closing(conn);
-        conn.shared().procs.fetch_sub(1, Ordering::AcqRel);
+        if conn.shared().procs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            remember_how_it_paid(conn);
+        }
     });
 }

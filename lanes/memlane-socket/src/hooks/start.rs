@@ -25,13 +25,18 @@ fn appeared() {
 
 /// Gives back whatever a connection without holds still has.
 fn gone(conn: &'static Conn) {
-    let accepted = conn.role.load(Ordering::Relaxed) == Role::Accepted;
-    let first = process::config().first_step(accepted);
-    payback::ended(conn, first, stats::ring_bytes(conn));
+    remember_how_it_paid(conn);
     upgrade::abandon(conn);
     lane::detach(conn);
     large::end(conn, conn.tx_size.load(Ordering::Relaxed) as usize);
     stats::close_entry(conn);
+}
+
+/// Remembers for later connections whether this one's handshake has paid.
+pub(super) fn remember_how_it_paid(conn: &Conn) {
+    let accepted = conn.role.load(Ordering::Relaxed) == Role::Accepted;
+    let first = process::config().first_step(accepted);
+    payback::ended(conn, first, stats::ring_bytes(conn));
 }
 
 /// Reads the settings, and takes over what the previous program of this process has left. The preload library's

@@ -5,11 +5,15 @@
 //! remembers how its last connections ended. [`VAIN_MOST`] handshakes in vain double the number of calls before the next
 //! one, and one that has paid halves it.
 //!
+//! A process and those that it has forked remember together. A server that forks a child for each connection would learn
+//! nothing otherwise: its children have one connection each.
+//!
 //! The counts of a side are written without a lock: an update that is lost moves a later handshake by a few connections.
 
 use crate::config;
 use crate::state::conn::{Conn, Role};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// So many handshakes in vain, more than those that paid, double the calls before the next one.
 const VAIN_MOST: u32 = 8;
@@ -18,61 +22,80 @@ const PAYS_CALLS: u64 = 128;
 /// So has one that has carried so many bytes, however few the calls were.
 const PAYS_BYTES: u64 = 1 << 20;
 
-/// What one side of the handshake remembers.
+/// The most that a client's calls (and bytes) before a handshake are doubled: 16 to 512 calls.
+const MOST_CONNECTING: u32 = 5;
+/// The most of a server's: 8 to 64 calls. A client whose handshakes begin early gives up after its eighth try, at its 80th call
+/// or later, and must find the server listening by then.
+const MOST_ACCEPTING: u32 = 3;
+
+/// What is remembered of one side of the handshake. Any process of the family writes and reads the words, in no order.
+#[repr(C)]
 #[derive(Debug)]
 struct Side {
     /// The calls (and bytes) before a handshake are doubled so often.
     doubled: AtomicU32,
     /// Handshakes in vain since the last change of `doubled`.
     vain: AtomicU32,
-    /// The most that `doubled` may be.
-    most: u32,
 }
 
-/// 16 to 512 calls.
-static CONNECTING: Side = Side::new(5);
-/// 8 to 64 calls. A client whose handshakes begin early gives up after its eighth try, at its 80th call or later, and
-/// must find the server listening by then.
-static ACCEPTING: Side = Side::new(3);
+/// What a process and those that it has forked remember, in memory that they share. All-zero is a fresh value.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(super) struct Family {
+    connecting: Side,
+    accepting: Side,
+}
+
+/// What this process's family remembers; null: it has made no connection yet. Written before the first connection, and never
+/// again, also not in forked children.
+static FAMILY: AtomicPtr<Family> = AtomicPtr::new(null_mut());
+
+/// Remembers there what comes, unless this process has a family. The memory is never unmapped.
+pub(super) fn begin(family: NonNull<Family>) {
+    let none = null_mut();
+    let _ = FAMILY.compare_exchange(none, family.as_ptr(), Ordering::Release, Ordering::Relaxed);
+}
 
 impl Side {
-    const fn new(most: u32) -> Side {
-        Side {
-            doubled: AtomicU32::new(0),
-            vain: AtomicU32::new(0),
-            most,
-        }
-    }
-
     fn paid(&self) {
         let now = self.doubled.load(Ordering::Relaxed);
         self.doubled.store(now.saturating_sub(1), Ordering::Relaxed);
         self.vain.store(0, Ordering::Relaxed);
     }
 
-    fn in_vain(&self) {
-        let vain = self.vain.load(Ordering::Relaxed) + 1;
+    fn in_vain(&self, most: u32) {
+        let vain = self.vain.load(Ordering::Relaxed).saturating_add(1);
         if vain < VAIN_MOST {
             self.vain.store(vain, Ordering::Relaxed);
             return;
         }
         let now = self.doubled.load(Ordering::Relaxed);
         self.doubled
-            .store((now + 1).min(self.most), Ordering::Relaxed);
+            .store(now.saturating_add(1).min(most), Ordering::Relaxed);
         self.vain.store(0, Ordering::Relaxed);
     }
 }
 
-fn side(role: Role) -> &'static Side {
+fn most(role: Role) -> u32 {
     match role {
-        Role::Connected => &CONNECTING,
-        Role::Accepted => &ACCEPTING,
+        Role::Connected => MOST_CONNECTING,
+        Role::Accepted => MOST_ACCEPTING,
     }
+}
+
+fn side(role: Role) -> Option<&'static Side> {
+    // SAFETY: null, or memory that is never unmapped and consists of atomics.
+    let family = unsafe { FAMILY.load(Ordering::Acquire).as_ref() }?;
+    Some(match role {
+        Role::Connected => &family.connecting,
+        Role::Accepted => &family.accepting,
+    })
 }
 
 /// How often the calls and bytes before the handshake of a new connection are doubled.
 pub fn doubled(role: Role) -> u32 {
-    side(role).doubled.load(Ordering::Relaxed)
+    let doubled = side(role).map_or(0, |side| side.doubled.load(Ordering::Relaxed));
+    doubled.min(most(role)) // another process may have written anything
 }
 
 /// The number of bytes that make a handshake due which is otherwise due at call `first`. Both sides have the same ratio of bytes
@@ -89,13 +112,14 @@ pub fn least_bytes(role: Role, first: u64) -> u64 {
 /// Notes how a connection has ended whose lane has carried `by_ring` bytes. `first` is the number of calls before a
 /// handshake that is not put off.
 pub fn ended(conn: &Conn, first: u64, by_ring: u64) {
-    let side = side(conn.role.load(Ordering::Relaxed));
+    let role = conn.role.load(Ordering::Relaxed);
+    let Some(side) = side(role) else { return };
     let begun = conn.hs_first.load(Ordering::Relaxed);
     let calls = conn.ops();
     if conn.upgraded() && (calls >= begun + PAYS_CALLS || by_ring >= PAYS_BYTES) {
         side.paid();
     } else if calls >= first && calls < begun + PAYS_CALLS {
-        side.in_vain();
+        side.in_vain(most(role));
     }
 }
 
@@ -103,36 +127,42 @@ pub fn ended(conn: &Conn, first: u64, by_ring: u64) {
 mod tests {
     use super::*;
 
-    fn after(side: &Side, vain: u32) -> u32 {
-        (0..vain).for_each(|_| side.in_vain());
+    fn fresh() -> Side {
+        Side {
+            doubled: AtomicU32::new(0),
+            vain: AtomicU32::new(0),
+        }
+    }
+
+    fn after(side: &Side, vain: u32, most: u32) -> u32 {
+        (0..vain).for_each(|_| side.in_vain(most));
         side.doubled.load(Ordering::Relaxed)
     }
 
     #[test]
     fn handshakes_in_vain_put_the_next_ones_off_up_to_a_bound() {
-        let side = Side::new(5);
-        assert_eq!(after(&side, VAIN_MOST - 1), 0);
-        assert_eq!(after(&side, 1), 1);
-        assert_eq!(after(&side, VAIN_MOST), 2);
-        assert_eq!(after(&side, 100 * VAIN_MOST), 5);
+        let side = fresh();
+        assert_eq!(after(&side, VAIN_MOST - 1, 5), 0);
+        assert_eq!(after(&side, 1, 5), 1);
+        assert_eq!(after(&side, VAIN_MOST, 5), 2);
+        assert_eq!(after(&side, 100 * VAIN_MOST, 5), 5);
     }
 
     #[test]
     fn a_handshake_that_has_paid_brings_the_next_ones_forward() {
-        let side = Side::new(3);
-        after(&side, 100 * VAIN_MOST);
+        let side = fresh();
+        after(&side, 100 * VAIN_MOST, 3);
         for left in [2, 1, 0, 0] {
             side.paid();
-            assert_eq!(after(&side, 0), left);
+            assert_eq!(after(&side, 0, 3), left);
         }
     }
 
     #[test]
     fn a_server_that_puts_its_handshakes_off_waits_for_as_many_bytes_as_its_clients() {
         let least = least_bytes;
-        let put_off = |side: &Side, calls| calls << after(side, 100 * VAIN_MOST);
-        let client = put_off(&Side::new(CONNECTING.most), config::AUTO_OPS);
-        let server = put_off(&Side::new(ACCEPTING.most), config::AUTO_OPS_ACCEPTING);
+        let client = config::AUTO_OPS << MOST_CONNECTING;
+        let server = config::AUTO_OPS_ACCEPTING << MOST_ACCEPTING;
         assert_eq!(least(Role::Connected, client), 2 << 20);
         assert_eq!(least(Role::Accepted, server), 2 << 20);
         assert_eq!(least(Role::Connected, config::AUTO_OPS), config::AUTO_BYTES);
@@ -145,9 +175,9 @@ mod tests {
 
     #[test]
     fn a_few_short_connections_among_long_ones_put_nothing_off() {
-        let side = Side::new(5);
+        let side = fresh();
         for _ in 0..1000 {
-            assert_eq!(after(&side, VAIN_MOST - 1), 0);
+            assert_eq!(after(&side, VAIN_MOST - 1, 5), 0);
             side.paid();
         }
     }

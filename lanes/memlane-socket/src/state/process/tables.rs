@@ -1,5 +1,6 @@
 //! The memory of the tables: connections, sets and descriptors. It is reserved whole, and takes only the pages in use.
 
+use super::payback::{self, Family};
 use super::{CONNS, EPS, FDS, PROCESS, keep_file};
 use crate::state::conn::{Conn, SharedState};
 use crate::state::sets::Ep;
@@ -16,8 +17,13 @@ const EPS_LEN: usize = whole_pages(EPS * size_of::<Ep>());
 const FDS_LEN: usize = whole_pages(FDS * size_of::<usize>());
 const FREE_LEN: usize = whole_pages(CONNS * size_of::<u32>());
 const OWN_LEN: usize = CONNS_LEN + EPS_LEN + FDS_LEN + FREE_LEN;
-/// The table that forked children see, too.
-const SHARED_LEN: usize = CONNS * size_of::<SharedState>();
+/// What forked children see, too. All-zero is a fresh value.
+#[repr(C)]
+struct Shared {
+    family: Family,
+    states: [SharedState; CONNS],
+}
+const SHARED_LEN: usize = size_of::<Shared>();
 /// The address space that all of them take, and the stats page.
 const TABLES_LEN: usize = OWN_LEN + SHARED_LEN + stats::PAGE_LEN;
 
@@ -55,15 +61,23 @@ fn set<T>(table: &AtomicPtr<T>, at: NonNull<u8>) {
 }
 
 /// Makes the shared states of connections, in memory shared with forked children and, where a memfd can be had, with
-/// programs started by exec.
+/// programs started by exec. In the first process of a family, what the family remembers lies there, too.
 pub(super) fn make_shared_states() -> memlane_sys::Result<*mut SharedState> {
+    let shared: NonNull<Shared> = map_shared()?.cast();
+    // SAFETY: the mapping has the length of a `Shared`, is page aligned and zeroed, and is never unmapped.
+    let shared = unsafe { shared.as_ref() };
+    payback::begin(NonNull::from(&shared.family));
+    Ok(shared.states.as_ptr().cast_mut())
+}
+
+fn map_shared() -> memlane_sys::Result<NonNull<u8>> {
     let Ok(mut region) = Region::create(c"memlane-state", SHARED_LEN, false) else {
-        return Ok(mem::map_anon(SHARED_LEN, true)?.cast().as_ptr());
+        return mem::map_anon(SHARED_LEN, true);
     };
     let file = region.take_fd();
     let (base, _) = region.leak();
     if let Some(file) = file {
         keep_file(base, SHARED_LEN, file);
     }
-    Ok(base.cast().as_ptr())
+    Ok(base)
 }
