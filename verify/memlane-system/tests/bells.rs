@@ -34,6 +34,12 @@ fn sleepers_whose_connections_another_thread_reads_talk_through_memory() {
     sleepers("pool", 20);
 }
 
+/// The thread that waits takes a connection out of its set while another one reads. In that time, the connection wakes up.
+#[test]
+fn sleepers_whose_connections_wake_up_outside_of_their_set_talk_through_memory() {
+    sleepers("selector", 20);
+}
+
 #[test]
 fn sleepers_in_blocking_reads_talk_through_memory_and_are_parked_only_when_they_have_been_idle() {
     sleepers("recv", 2); // each reads again within the longest nap

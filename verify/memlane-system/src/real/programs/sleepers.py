@@ -17,7 +17,8 @@ sleepers.py turns PORT CONNECTIONS ROUNDS: makes these connections, one after th
 open; then ROUNDS requests, with a few milliseconds of sleep before each. Prints how many answers were right, and how many were late.
 WAIT: epoll, poll, select, or recv: the server has a thread for each connection, and neither side waits for several at once. With
 threaded-poll and threaded-select, each side has another thread, and waits for a pipe, too. With pool, one thread of the server waits with
-epoll, and another reads: no events are asked for meanwhile.
+epoll, and another reads: no events are asked for meanwhile. With selector, as in Java, the thread that waits takes the connection
+out of its set meanwhile, and the other tells it when to put it back.
 """
 import os
 import queue
@@ -86,7 +87,14 @@ class Recv:
         return []
 
 
-WAITS = {"epoll": select.epoll, "poll": Poll, "select": Select, "recv": Recv, "pool": select.epoll}
+WAITS = {
+    "epoll": select.epoll,
+    "poll": Poll,
+    "select": Select,
+    "recv": Recv,
+    "pool": select.epoll,
+    "selector": select.epoll,
+}
 
 
 def way_to_wait(wait):
@@ -120,40 +128,51 @@ def thread_for_each(port):
         live[-1].start()
 
 
-def pool(port):
+def pool(port, takes_out):
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
-    ending, end = socket.socketpair()
+    told, tell = socket.socketpair()
     waits = select.epoll()
-    for beside in (listener, ending):
+    for beside in (listener, told):
         waits.register(beside, select.EPOLLIN)
-    conns, jobs = {}, queue.SimpleQueue()
+    conns, jobs, read = {}, queue.SimpleQueue(), queue.SimpleQueue()
+
+    def ask_again(fd):
+        if takes_out:
+            read.put(fd)
+            tell.send(b"read")
+        else:
+            waits.modify(fd, select.EPOLLIN)
 
     def work():
         while True:
             fd = jobs.get()
             time.sleep(0.001)  # by now, the other thread sleeps
             if data := conns[fd].recv(65536):
-                waits.modify(fd, select.EPOLLIN)
+                ask_again(fd)
                 conns[fd].sendall(data)
                 continue
-            waits.unregister(fd)
+            if not takes_out:
+                waits.unregister(fd)
             conns.pop(fd).close()
             if not conns:
-                return end.close()
+                return tell.close()
 
     worker = threading.Thread(target=work)
     worker.start()
     while True:
         for fd, _ in waits.poll():
-            if fd == ending.fileno():
-                return worker.join()
-            if fd == listener.fileno():
+            if fd == told.fileno():
+                if not told.recv(64):
+                    return worker.join()
+                while not read.empty():
+                    waits.register(read.get(), select.EPOLLIN)
+            elif fd == listener.fileno():
                 conn = listener.accept()[0]
                 conns[conn.fileno()] = conn
                 waits.register(conn, select.EPOLLIN)
-                continue
-            waits.modify(fd, 0)
-            jobs.put(fd)
+            else:
+                waits.unregister(fd) if takes_out else waits.modify(fd, 0)
+                jobs.put(fd)
 
 
 def compute(until):
@@ -164,8 +183,8 @@ def compute(until):
 def server(wait, port):
     if wait == "recv":
         return thread_for_each(port)
-    if wait == "pool":
-        return pool(port)
+    if wait in ("pool", "selector"):
+        return pool(port, takes_out=wait == "selector")
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
     waits = way_to_wait(wait)
     waits.register(listener, select.EPOLLIN)

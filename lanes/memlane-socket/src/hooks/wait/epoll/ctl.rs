@@ -201,15 +201,13 @@ pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
             push_full(ep, reg);
             push_dirty(ep, reg);
         }
+        let stays = stays_awake_with(ep, conn, reg, bell.as_ref());
         let asleep = ep.sleepers.load(Ordering::Relaxed) != 0;
         if !asleep {
             push_hot(ep, reg);
             push_ready(ep, reg);
         }
-        (
-            asleep,
-            asleep && stays_awake_with(ep, conn, reg, bell.as_ref()),
-        )
+        (asleep, stays)
     };
     if stays {
         Cpu::full_fence(); // the sender looks whether to ring after it has published
@@ -224,8 +222,8 @@ pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
     }
 }
 
-/// Keeps an awake connection awake though threads sleep on the set, if its sender rings this bell for them. The caller holds the
-/// set's lock.
+/// Keeps an awake connection awake though threads sleep on the set, now or later, if its sender rings this bell for them. The
+/// caller holds the set's lock.
 fn stays_awake_with(ep: &Ep, conn: &Conn, reg: &Reg, bell: Option<&Bell>) -> bool {
     conn.rx_mode() == RxMode::Hot
         && bell.is_some()
