@@ -133,12 +133,12 @@ pub(super) fn give_to(chunk: u32, sleeper: Sleeper) {
     board.sleeper.set(sleeper);
 }
 
-/// Whom a bell should wake for this connection: who waits on the one set that it is in, or else the thread that polls it.
+/// Whom a bell should wake for this connection: who waits on the one set that it is in, or else who waited for it last.
 pub fn sleeper_for(conn: &Conn) -> Sleeper {
     if sets::is_registered(&conn.regs) {
         Sleeper::on_set(sets::only_set(&conn.regs))
     } else {
-        conn.poller.get()
+        conn.last_waiter.get()
     }
 }
 

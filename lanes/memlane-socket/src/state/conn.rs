@@ -443,9 +443,9 @@ pub struct Conn {
     pub seen: AtomicU32,
     /// `rx_calls` when a thread last looked whether the connection is idle (see `lane::is_idle`).
     pub rx_calls_swept: AtomicU64,
-    /// The thread that polled it last, as far as bells could wake that thread; it is asked for if the connection is in no
-    /// epoll set.
-    pub poller: SleeperCell,
+    /// Who waited for it last: the thread that polled it, as far as bells could wake that thread, or the epoll set that it came
+    /// into. While it is in no set, its bell is to wake this one. Written and read in no order: a wrong answer costs a bell.
+    pub last_waiter: SleeperCell,
     /// The naps of its reads: see `lane::naps`.
     pub naps: ReadNaps,
     /// The number of wake-ups in a row without a byte by the ring: see `lane::wake_backoff`.

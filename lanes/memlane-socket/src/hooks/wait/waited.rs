@@ -307,8 +307,8 @@ impl<'a> Waited<'a> {
     /// Notes for each connection that this thread is the one to be woken.
     pub(super) fn is_polled_here(&self) {
         let me = Sleeper::this_thread();
-        for conn in self.each().filter(|conn| conn.poller.get() != me) {
-            conn.poller.set(me);
+        for conn in self.each().filter(|conn| conn.last_waiter.get() != me) {
+            conn.last_waiter.set(me);
         }
     }
 

@@ -674,7 +674,7 @@ fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.looked_after.store(0, Ordering::Relaxed);
     conn.stays_parked.store(0, Ordering::Relaxed);
     conn.naps.reset();
-    conn.poller.set(Sleeper::NOBODY);
+    conn.last_waiter.set(Sleeper::NOBODY);
     // SAFETY: the connection is not published yet: no other thread reads it.
     let handshake = unsafe { &mut *conn.hs.get() };
     // Most connections of a program whose connections are short leave it as it was.

@@ -17,8 +17,8 @@ sleepers.py turns PORT CONNECTIONS ROUNDS: makes these connections, one after th
 open; then ROUNDS requests, with a few milliseconds of sleep before each. Prints how many answers were right, and how many were late.
 WAIT: epoll, poll, select, or recv: the server has a thread for each connection, and neither side waits for several at once. With
 threaded-poll and threaded-select, each side has another thread, and waits for a pipe, too. With pool, one thread of the server waits with
-epoll, and another reads: no events are asked for meanwhile. With selector, as in Java, the thread that waits takes the connection
-out of its set meanwhile, and the other tells it when to put it back.
+epoll, and another reads: no events are asked for meanwhile. With selectors, as in Java, two threads wait, with a set each; they take a
+connection out of the set meanwhile, and the reader tells them when to put it back.
 """
 import os
 import queue
@@ -93,7 +93,7 @@ WAITS = {
     "select": Select,
     "recv": Recv,
     "pool": select.epoll,
-    "selector": select.epoll,
+    "selectors": select.epoll,
 }
 
 
@@ -128,51 +128,82 @@ def thread_for_each(port):
         live[-1].start()
 
 
-def pool(port, takes_out):
-    listener = socket.create_server(("127.0.0.1", port), backlog=512)
-    told, tell = socket.socketpair()
-    waits = select.epoll()
-    for beside in (listener, told):
-        waits.register(beside, select.EPOLLIN)
-    conns, jobs, read = {}, queue.SimpleQueue(), queue.SimpleQueue()
+class Waiter:
+    """A thread of a pool that waits with epoll, and gives what can be read to the thread that reads."""
 
-    def ask_again(fd):
-        if takes_out:
-            read.put(fd)
-            tell.send(b"read")
+    def __init__(self, takes_out):
+        self.takes_out = takes_out
+        self.waits = select.epoll()
+        self.read = queue.SimpleQueue()
+        self.told, self.tell = socket.socketpair()
+        self.waits.register(self.told, select.EPOLLIN)
+
+    def ask_again(self, fd):
+        if self.takes_out:
+            self.read.put(fd)
+            self.tell.send(b"read")
         else:
-            waits.modify(fd, select.EPOLLIN)
+            self.waits.modify(fd, select.EPOLLIN)
+
+    def closes(self, fd):
+        if not self.takes_out:
+            self.waits.unregister(fd)
+
+    def run(self, is_ready):
+        while True:
+            for fd, _ in self.waits.poll():
+                if fd != self.told.fileno():
+                    is_ready(self, fd)
+                    continue
+                if not self.told.recv(64):
+                    return
+                while not self.read.empty():
+                    self.waits.register(self.read.get(), select.EPOLLIN)
+
+    def rest(self, fd):
+        if self.takes_out:
+            self.waits.unregister(fd)
+        else:
+            self.waits.modify(fd, 0)
+
+
+def pool(port, takes_out, waiters):
+    listener = socket.create_server(("127.0.0.1", port), backlog=512)
+    waiters = [Waiter(takes_out) for _ in range(waiters)]
+    waiters[0].waits.register(listener, select.EPOLLIN)
+    conns, jobs, came = {}, queue.SimpleQueue(), 0
+
+    def is_ready(waiter, fd):
+        nonlocal came
+        if fd != listener.fileno():
+            waiter.rest(fd)
+            return jobs.put(fd)
+        conn, own = listener.accept()[0], waiters[came % len(waiters)]
+        came += 1
+        conns[conn.fileno()] = (conn, own)
+        own.waits.register(conn, select.EPOLLIN)
 
     def work():
         while True:
             fd = jobs.get()
-            time.sleep(0.001)  # by now, the other thread sleeps
-            if data := conns[fd].recv(65536):
-                ask_again(fd)
-                conns[fd].sendall(data)
+            conn, waiter = conns[fd]
+            time.sleep(0.001)  # by now, the thread that waits sleeps
+            if data := conn.recv(65536):
+                waiter.ask_again(fd)
+                conn.sendall(data)
                 continue
-            if not takes_out:
-                waits.unregister(fd)
-            conns.pop(fd).close()
+            waiter.closes(fd)
+            del conns[fd]
+            conn.close()
             if not conns:
-                return tell.close()
+                return [waiter.tell.close() for waiter in waiters]
 
-    worker = threading.Thread(target=work)
-    worker.start()
-    while True:
-        for fd, _ in waits.poll():
-            if fd == told.fileno():
-                if not told.recv(64):
-                    return worker.join()
-                while not read.empty():
-                    waits.register(read.get(), select.EPOLLIN)
-            elif fd == listener.fileno():
-                conn = listener.accept()[0]
-                conns[conn.fileno()] = conn
-                waits.register(conn, select.EPOLLIN)
-            else:
-                waits.unregister(fd) if takes_out else waits.modify(fd, 0)
-                jobs.put(fd)
+    threads = [threading.Thread(target=waiter.run, args=(is_ready,)) for waiter in waiters]
+    threads.append(threading.Thread(target=work))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def compute(until):
@@ -183,8 +214,10 @@ def compute(until):
 def server(wait, port):
     if wait == "recv":
         return thread_for_each(port)
-    if wait in ("pool", "selector"):
-        return pool(port, takes_out=wait == "selector")
+    if wait == "pool":
+        return pool(port, takes_out=False, waiters=1)
+    if wait == "selectors":
+        return pool(port, takes_out=True, waiters=2)
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
     waits = way_to_wait(wait)
     waits.register(listener, select.EPOLLIN)

@@ -168,6 +168,7 @@ pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_
         return -1;
     }
     ep.regs.fetch_add(1, Ordering::Relaxed);
+    conn.last_waiter.set(Sleeper::on_set(ep));
     push_ready(ep, reg);
     drop(held);
     join(ep, conn, reg);
