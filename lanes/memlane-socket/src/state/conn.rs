@@ -444,7 +444,7 @@ pub struct Conn {
     /// `rx_calls` when a thread last looked whether the connection is idle (see `lane::is_idle`).
     pub rx_calls_swept: AtomicU64,
     /// Who waited for it last: the thread that polled it, as far as bells could wake that thread, or the epoll set that it came
-    /// into. While it is in no set, its bell is to wake this one. Written and read in no order: a wrong answer costs a bell.
+    /// into. While it is in no set, its bell should wake them. Written and read in no order: a wrong answer costs a bell.
     pub last_waiter: SleeperCell,
     /// The naps of its reads: see `lane::naps`.
     pub naps: ReadNaps,

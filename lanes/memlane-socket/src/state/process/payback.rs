@@ -46,8 +46,8 @@ pub(super) struct Family {
     accepting: Side,
 }
 
-/// What this process's family remembers; null: it has made no connection yet. Written before the first connection, and never
-/// again, also not in forked children.
+/// What this process's family remembers; null: it has made no connection yet. Written once, before the first connection. A forked
+/// child keeps its parent's.
 static FAMILY: AtomicPtr<Family> = AtomicPtr::new(null_mut());
 
 /// Remembers there what comes, unless this process has a family. The memory is never unmapped.

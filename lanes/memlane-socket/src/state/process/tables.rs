@@ -70,6 +70,7 @@ pub(super) fn make_shared_states() -> memlane_sys::Result<*mut SharedState> {
     Ok(shared.states.as_ptr().cast_mut())
 }
 
+/// Maps a zeroed [`Shared`].
 fn map_shared() -> memlane_sys::Result<NonNull<u8>> {
     let Ok(mut region) = Region::create(c"memlane-state", SHARED_LEN, false) else {
         return mem::map_anon(SHARED_LEN, true);

@@ -138,6 +138,12 @@ class Waiter:
         self.told, self.tell = socket.socketpair()
         self.waits.register(self.told, select.EPOLLIN)
 
+    def rest(self, fd):
+        if self.takes_out:
+            self.waits.unregister(fd)
+        else:
+            self.waits.modify(fd, 0)
+
     def ask_again(self, fd):
         if self.takes_out:
             self.read.put(fd)
@@ -159,12 +165,6 @@ class Waiter:
                     return
                 while not self.read.empty():
                     self.waits.register(self.read.get(), select.EPOLLIN)
-
-    def rest(self, fd):
-        if self.takes_out:
-            self.waits.unregister(fd)
-        else:
-            self.waits.modify(fd, 0)
 
 
 def pool(port, takes_out, waiters):
