@@ -138,7 +138,7 @@ pub fn sleeper_for(conn: &Conn) -> Sleeper {
     if sets::is_registered(&conn.regs) {
         Sleeper::on_set(sets::only_set(&conn.regs))
     } else {
-        conn.last_waiter.get()
+        conn.last_waiter.get().unless_closed()
     }
 }
 

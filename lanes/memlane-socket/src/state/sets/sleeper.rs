@@ -36,6 +36,14 @@ impl Sleeper {
         // SAFETY: null, or an address in the pool of sets, which is never unmapped.
         unsafe { (self.0 as *const Ep).as_ref() }
     }
+
+    /// This sleeper; nobody, if it is a set that is closed.
+    pub fn unless_closed(self) -> Sleeper {
+        match self.set() {
+            Some(set) if set.refs.load(Ordering::Relaxed) == 0 => Sleeper::NOBODY,
+            _ => self,
+        }
+    }
 }
 
 /// The sleeper of a chunk.
@@ -71,6 +79,20 @@ impl SleeperCell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_that_is_closed_is_nobody() {
+        // SAFETY: a set consists of atomics and null pointers, for which zeros are valid.
+        let set: Box<Ep> = unsafe { Box::new(core::mem::zeroed()) };
+        let set: &'static Ep = Box::leak(set);
+        let sleeper = Sleeper::on_set(set);
+        assert_eq!(sleeper.unless_closed(), Sleeper::NOBODY);
+        set.refs.store(1, Ordering::Relaxed);
+        assert_eq!(sleeper.unless_closed(), sleeper);
+        thread::tests::set_own_locator();
+        let me = Sleeper::this_thread();
+        assert_eq!(me.unless_closed(), me);
+    }
 
     #[test]
     fn a_chunk_keeps_the_sleeper_that_claims_it_first() {
