@@ -213,40 +213,77 @@ fn a_forked_child_that_inherits_a_connection_which_stays_on_tcp_has_a_stats_page
     assert_eq!(pages(&[("MEMLANE_UPGRADE", "off")]), "1 2 2 2 2 ");
 }
 
-/// A server that forks a child for each of twelve connections, which have five exchanges each. Each child tells how many stats pages
-/// it has, then ends as its argument says: with the connection open, or closed.
-const SHORT_CHILDREN: &str = r#"
+/// Five exchanges by two ends, and how the child of a fork ends: with its connection open, or closed.
+const EXCHANGES: &str = r#"
 import os, socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
-for _ in range(12):
+
+def ask(near):
+    for _ in range(5):
+        near.sendall(b"ask")
+        near.recv(3)
+
+def answer(far):
+    for _ in range(5):
+        far.sendall(far.recv(3))
+
+def end(conn):
+    if sys.argv[1] == "open":
+        conn.detach()
+    sys.exit()
+
+def serve_in_child():
     near = socket.create_connection(listener.getsockname())
     far, _ = listener.accept()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         near.close()
-        for _ in range(5):
-            far.sendall(far.recv(3))
+        answer(far)
         told()
-        if sys.argv[1] == "open":
-            far.detach()
-        sys.exit()
+        end(far)
     far.close()
-    for _ in range(5):
-        near.sendall(b"ask")
-        near.recv(3)
+    ask(near)
     os.waitpid(child, 0)
     near.close()
 "#;
 
-#[test]
-fn a_server_that_forks_for_each_short_connection_soon_begins_no_handshakes() {
+/// What a program with these lines, too, tells of its children's stats pages, for both ways to end.
+fn in_children(lines: &str, expected: &str) {
     for end in ["open", "closed"] {
         let mut command = command(Mode::Auto, "python3");
-        let ran = command.args(["-c", &format!("{TOLD}\n{SHORT_CHILDREN}"), end]);
+        let ran = command.args(["-c", &format!("{TOLD}\n{EXCHANGES}\n{lines}"), end]);
         let ran = ran.output().expect("python3 runs");
         assert!(ran.status.success(), "{ran:?}");
         let told = String::from_utf8_lossy(&ran.stdout).replace('\n', " ");
-        assert_eq!(told, "2 2 2 2 2 2 2 2 1 1 1 1 ", "{end}");
+        assert_eq!(told, expected, "{end}");
     }
+}
+
+#[test]
+fn a_server_that_forks_for_each_short_connection_soon_begins_no_handshakes() {
+    let lines = "for _ in range(12):\n    serve_in_child()\n";
+    in_children(lines, "2 2 2 2 2 2 2 2 1 1 1 1 ");
+}
+
+/// The parent goes on using a connection of which twelve children drop their copies.
+const COPIES: &str = r#"
+import threading
+near = socket.create_connection(listener.getsockname())
+far, _ = listener.accept()
+answers = threading.Thread(target=answer, args=(far,))
+answers.start()
+ask(near)
+answers.join()
+for _ in range(12):
+    child = os.fork()
+    if child == 0:
+        end(far)
+    os.waitpid(child, 0)
+serve_in_child()
+"#;
+
+#[test]
+fn children_that_drop_their_copies_of_a_connection_put_no_handshakes_off() {
+    in_children(COPIES, "2 ");
 }

@@ -123,8 +123,7 @@ pub fn at_exit() {
             crate::state::trace::closing(conn, true, crate::protocol::lane::unread(conn) > 0);
         }
         crate::protocol::lane::closing(conn);
-        if conn.shared().procs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            remember_how_it_paid(conn);
-        }
+        remember_how_it_paid(conn);
+        conn.shared().procs.fetch_sub(1, Ordering::AcqRel);
     });
 }

@@ -32,8 +32,12 @@ fn gone(conn: &'static Conn) {
     stats::close_entry(conn);
 }
 
-/// Remembers for later connections whether this one's handshake has paid.
+/// Remembers for later connections whether the handshake of this one, which ends here, has paid. Another process that holds it may
+/// go on using it, and remembers then.
 pub(super) fn remember_how_it_paid(conn: &Conn) {
+    if conn.shared().procs.load(Ordering::Acquire) != 1 {
+        return;
+    }
     let accepted = conn.role.load(Ordering::Relaxed) == Role::Accepted;
     let first = process::config().first_step(accepted);
     payback::ended(conn, first, stats::ring_bytes(conn));
