@@ -341,6 +341,10 @@ mod tests {
 
     const SIZE: u64 = 8192;
 
+    /// Held by the test that forks, whose child has a copy of each descriptor for a while, and by tests that watch a
+    /// descriptor's other end close.
+    static COPIES: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     /// A memory file of [`SIZE`] bytes.
     fn volume() -> OwnedFd {
         let file = mem::memfd(c"volume", 8192, false).expect("a file");
@@ -385,6 +389,7 @@ mod tests {
 
     #[test]
     fn what_a_client_takes_itself_is_kept_open_until_the_loan_is_over() {
+        let _no_copies = lock(&COPIES);
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let offer = Offer::make(writer, SIZE, Handover::Taken).expect("an offer");
         let (borrowed, file, _) = Borrowed::take(offer.token()).expect("taken");
@@ -397,6 +402,7 @@ mod tests {
 
     #[test]
     fn the_descriptor_of_a_process_that_has_not_told_its_number_is_not_taken() {
+        let _copies = lock(&COPIES);
         let token = NonZeroU64::new(memlane_sys::proc::random_u64().expect("a number"));
         let token = token.expect("not zero");
         let door = socket().expect("a socket");
@@ -436,6 +442,7 @@ mod tests {
 
     #[test]
     fn a_client_learns_that_its_server_is_gone() {
+        let _no_copies = lock(&COPIES);
         let offer = Offer::make(volume(), SIZE, Handover::Sent).expect("an offer");
         let (borrowed, _, _) = Borrowed::take(offer.token()).expect("taken");
         // As if its process had ended: its end of the socket is closed.
@@ -445,6 +452,7 @@ mod tests {
 
     #[test]
     fn an_offer_that_was_withdrawn_is_not_handed_over_and_keeps_nothing_open() {
+        let _no_copies = lock(&COPIES);
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let offer = Offer::make(writer, SIZE, Handover::Sent).expect("an offer");
         let token = offer.token();

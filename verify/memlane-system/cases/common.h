@@ -63,6 +63,7 @@ enum case_flags {
     ONCE = 4,      /* makes its own connections: warm-up and role don't apply */
     LANE = 8,      /* … but it is long enough that the lane must have been used */
     LONG = 16,     /* time must pass in it: played in few variants */
+    NO_BULK = 32,  /* much data before it would have the kernel tune the socket during the case */
 };
 
 struct one_case {

@@ -104,9 +104,10 @@ static const struct one_case *find_case(const char *name) {
 static void list_cases(void) {
     for (const struct one_case *c = cases; c->name; c++)
         if (c->name[0] != '_')
-            printf("%s%s%s%s%s%s\n", c->name, c->flags & NEEDS_ROOT ? " root" : "",
+            printf("%s%s%s%s%s%s%s\n", c->name, c->flags & NEEDS_ROOT ? " root" : "",
                    c->flags & NO_THREAD ? " no-thread" : "", c->flags & ONCE ? " once" : "",
-                   c->flags & LANE ? " lane" : "", c->flags & LONG ? " long" : "");
+                   c->flags & LANE ? " lane" : "", c->flags & LONG ? " long" : "",
+                   c->flags & NO_BULK ? " no-bulk" : "");
 }
 
 static bool parse_options(int argc, char **argv) {

@@ -64,12 +64,13 @@ const fn variant(name: &'static str, args: &'static [&'static str], warm: bool) 
 }
 
 const THREAD: &str = "thread";
+const BULK: &str = "bulk";
 const VARIANTS: &[Variant] = &[
     variant("cold", &["--warm", "0"], false),
     variant("warm1", &["--warm", "1"], false),
     variant("warm20", &["--warm", "20"], true),
     variant("swapped", &["--warm", "20", "--swap"], true),
-    variant("bulk", &["--warm", "bulk"], true),
+    variant(BULK, &["--warm", "bulk"], true),
     variant(THREAD, &["--warm", "20", "--thread"], true),
     Variant {
         name: "fortified",
@@ -97,6 +98,7 @@ struct Case {
     name: String,
     root: bool,
     no_thread: bool,
+    no_bulk: bool,
     once: bool,
     /// Time must pass in it, so it is played only in the variants of [`LONG`].
     long: bool,
@@ -114,6 +116,7 @@ impl Case {
             name,
             root: flags.contains(&"root"),
             no_thread: flags.contains(&"no-thread"),
+            no_bulk: flags.contains(&"no-bulk"),
             once,
             long: flags.contains(&"long"),
             lane: !once || flags.contains(&"lane"),
@@ -124,6 +127,7 @@ impl Case {
         let all = if self.once { ONCE } else { VARIANTS };
         all.iter().filter(|variant| {
             !(self.no_thread && variant.name == THREAD)
+                && !(self.no_bulk && variant.name == BULK)
                 && (!self.long || LONG.contains(&variant.name))
         })
     }
