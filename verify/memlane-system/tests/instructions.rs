@@ -23,11 +23,12 @@ const LIBRARY: &str = "libmemlane_preload.so";
 const WRITE: &str = "MEMLANE_WRITE_COUNTS";
 
 /// Paths of `memlane-bench peer path`, and how many messages each carries here.
-const PATHS: [(&str, u64); 15] = [
+const PATHS: [(&str, u64); 16] = [
     ("socket-message", 2000),
     ("socket-stream", 100),
     ("socket-epoll", 2000),
     ("socket-left", 2000),
+    ("socket-wait", 2000),
     ("socket-short", 500),
     ("name-message", 2000),
     ("packet-tx-64", 6400),
@@ -110,7 +111,7 @@ struct Counted {
 fn count_path(bench: &Path, path: &str, times: u64) -> Counted {
     let (mode, object) = match path {
         // As a user has them: mode `eager` would ask for a lane in each `connect`.
-        "socket-left" | "socket-short" => (Mode::Auto, LIBRARY),
+        "socket-left" | "socket-wait" | "socket-short" => (Mode::Auto, LIBRARY),
         path if path.starts_with("socket-") => (Mode::Eager, LIBRARY),
         _ => (Mode::Plain, "memlane-bench"),
     };

@@ -10,7 +10,7 @@ use anyhow::ensure;
 
 use super::WARM_UP;
 use super::counted::counted;
-use super::sockets::is_hooked;
+use super::sockets::{Set, is_hooked};
 use crate::runner::lane::usage_of;
 use crate::runner::proc::{Scratch, Service, free_port};
 use crate::runner::sys;
@@ -85,6 +85,27 @@ pub(super) fn messages(times: u64) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Waits by epoll for the answers on one connection, long after it was left to TCP.
+pub(super) fn waits(times: u64) -> anyhow::Result<()> {
+    let server = Plain::start(0)?;
+    let mut stream = server.connect()?;
+    until_it_is_left(&mut stream)?;
+    let set = Set::new()?;
+    set.add(&stream, 1)?;
+    let mut bytes = [7; MESSAGE];
+    for _ in 0..times {
+        stream.write_all(&bytes)?;
+        let mut found = None;
+        counted(&mut || {
+            found = set.wait(1000)?;
+            Ok(())
+        })?;
+        ensure!(found == Some(1), "the set does not report the answer");
+        stream.read_exact(&mut bytes)?;
+    }
+    Ok(())
 }
 
 /// Connections that carry one message there and back. The server closes them first, so that TIME_WAIT takes no port of

@@ -35,6 +35,8 @@ enum Path {
     SocketEpoll,
     /// 100 bytes there and back over a connection that is left to TCP: a send and a recv.
     SocketLeft,
+    /// One epoll_wait, with a connection in the set that is left to TCP.
+    SocketWait,
     /// A connection that carries 100 bytes there and back by TCP, from connect to close.
     SocketShort,
     /// 64 bytes by write and read of a stream by name.
@@ -84,6 +86,7 @@ pub(crate) fn run(load: &Load) -> anyhow::Result<()> {
         Path::SocketStream => sockets::stream(times),
         Path::SocketEpoll => sockets::epoll(times),
         Path::SocketLeft => left::messages(times),
+        Path::SocketWait => left::waits(times),
         Path::SocketShort => left::short(times),
         Path::NameMessage => by_name::messages(times),
         Path::PacketTx64 => packets::front_to_back(64, times),
@@ -116,6 +119,7 @@ mod tests {
                 | Path::SocketStream
                 | Path::SocketEpoll
                 | Path::SocketLeft
+                | Path::SocketWait
                 | Path::SocketShort => {
                     let error = done.expect_err("by TCP").to_string();
                     assert!(error.contains("memory lane"), "{path:?}: {error}");

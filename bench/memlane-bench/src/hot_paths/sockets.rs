@@ -156,10 +156,10 @@ pub(super) fn epoll(times: u64) -> anyhow::Result<()> {
 }
 
 /// An epoll set, by libc's names: a preloaded library sees no others.
-struct Set(OwnedFd);
+pub(super) struct Set(OwnedFd);
 
 impl Set {
-    fn new() -> std::io::Result<Set> {
+    pub(super) fn new() -> std::io::Result<Set> {
         // SAFETY: takes a number and makes a descriptor, which is ours alone.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -169,7 +169,7 @@ impl Set {
         Ok(Set(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    fn add(&self, stream: &TcpStream, number: u64) -> std::io::Result<()> {
+    pub(super) fn add(&self, stream: &TcpStream, number: u64) -> std::io::Result<()> {
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN.cast_unsigned(),
             u64: number,
@@ -183,7 +183,7 @@ impl Set {
     }
 
     /// The connection that is ready within `timeout` ms, if it is the only one.
-    fn wait(&self, timeout: libc::c_int) -> std::io::Result<Option<u64>> {
+    pub(super) fn wait(&self, timeout: libc::c_int) -> std::io::Result<Option<u64>> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MANY as usize];
         let (set, room) = (self.0.as_raw_fd(), libc::c_int::from(MANY));
         // SAFETY: there is room for this many events.

@@ -226,24 +226,41 @@ fn has_handler_run(signals: u32) -> bool {
         != signals
 }
 
-pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
+/// Begins a call: looks whether anything is due, and notes that this thread waits for the connections, if it `may_rely` on
+/// their bells.
+#[inline]
+fn begin(waited: &Waited<'_>, may_rely: bool) {
     let start = memlane_sys::time::ticks();
-    let signals = crate::state::thread::current()
-        .signals
-        .load(Ordering::Relaxed);
     trim::look(start);
     crate::protocol::board::looking(start);
     crate::protocol::upgrade::look(start);
-    let may_rely = kernel.on_bells.is_some();
     if may_rely {
         waited.is_polled_here();
     }
+}
+
+/// The whole call, if none of the connections has ever had a lane: only the kernel can have news.
+pub(super) fn sleep_by_tcp(
+    waited: &Waited<'_>,
+    may_rely: bool,
+    sleep: &mut dyn FnMut() -> c_int,
+) -> c_int {
+    begin(waited, may_rely);
+    waited.asleep(true);
+    let n = sleep();
+    waited.asleep(false);
+    n
+}
+
+pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
+    let may_rely = kernel.on_bells.is_some();
     if !waited.upgraded {
-        waited.asleep(true);
-        let n = (kernel.sleep)();
-        waited.asleep(false);
-        return n;
+        return sleep_by_tcp(waited, may_rely, kernel.sleep);
     }
+    let signals = crate::state::thread::current()
+        .signals
+        .load(Ordering::Relaxed);
+    begin(waited, may_rely);
     let mut naps = Naps::FRESH;
     let mut relied = Relied::new(may_rely && !kernel.masked && !waited.waits_for_room());
     loop {

@@ -56,6 +56,11 @@ pub fn poll(
     if waited.is_empty() {
         return sleep();
     }
+    let can_rely = !waited.has_sets();
+    if !waited.upgraded {
+        // Before what follows is prepared: caches are often cold by the time a thread waits.
+        return call::sleep_by_tcp(&waited, can_rely, &mut sleep);
+    }
     let many = list.len();
     let mut rings = || {
         // SAFETY: the program's array, which has at least `many` entries, as it promised its call.
@@ -80,7 +85,6 @@ pub fn poll(
         let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
         ask_with_bells(list, &waited, relied, limit)
     };
-    let can_rely = !waited.has_sets();
     call::run(
         &waited,
         Kernel {

@@ -7,7 +7,7 @@
 use super::*;
 
 /// The most chunks of one set whose bells it waits for: 2,048 connections. Others are parked before a sleep.
-const BELLS: usize = 32;
+const BELLS: usize = u32::BITS as usize;
 /// A bell's bytes are taken after this many rings. A call takes the kernel 1 µs and 1 µs more for each byte, for which the
 /// thread that has been rung for waits. The kernel has room for about 280 bytes (`net.core.wmem_default`, and 768 for each).
 const TAKEN_EVERY: u32 = 8;
@@ -35,32 +35,46 @@ struct Place {
 
 /// The bells of a set. Guarded by the set's lock, but for what [`take_down`] does.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Bells {
-    places: [Place; BELLS],
     /// The number of threads that sleep on the set and rely on its bells.
     pub sleepers: AtomicU32,
+    /// A bit for each place that has had a bell since the set was made; it may be free again. A wait looks at these places
+    /// only: all of them are 12 cache lines.
+    used: AtomicU32,
     /// `ticks` at which a thread last parked the connections that had been idle.
     pub swept: AtomicU64,
+    places: [Place; BELLS],
 }
 
 impl Bells {
     pub(super) fn reset(&self) {
-        for place in &self.places {
+        for place in self.places_used() {
             place.chunk.store(0, Ordering::Relaxed);
         }
+        self.used.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.swept.store(0, Ordering::Relaxed);
     }
 
+    fn places_used(&self) -> impl Iterator<Item = &Place> {
+        let mut left = self.used.load(Ordering::Relaxed);
+        core::iter::from_fn(move || {
+            let place = self.places.get(left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(place)
+        })
+    }
+
     /// The names of the chunks.
     pub fn chunks(&self) -> impl Iterator<Item = u32> {
-        let names = self.places.iter().map(|p| p.chunk.load(Ordering::Relaxed));
+        let names = self.places_used().map(|p| p.chunk.load(Ordering::Relaxed));
         names.filter_map(|name| u32::try_from(name.checked_sub(1)?).ok())
     }
 
     /// Descriptor `n` of the library has the number `new` from now on.
     pub fn renumbered(&self, n: i32, new: i32) {
-        for place in &self.places {
+        for place in self.places_used() {
             let known = &place.fd;
             let _ = known.compare_exchange(n, new, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -77,18 +91,16 @@ pub fn may_have_bells(ep: &Ep) -> bool {
 /// the bell is in the set. The caller holds the set's lock.
 pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
     let name = u64::from(bell.chunk) + 1;
-    let places = &ep.bells.places;
-    if places
-        .iter()
-        .any(|p| p.chunk.load(Ordering::Relaxed) == name)
-    {
+    let mut used = ep.bells.places_used();
+    if used.any(|p| p.chunk.load(Ordering::Relaxed) == name) {
         return true;
     }
-    let is_free = |p: &&Place| match p.chunk.load(Ordering::Relaxed) {
+    let is_free = |p: &Place| match p.chunk.load(Ordering::Relaxed) {
         0 => true,
         other => is_gone((other - 1) as u32),
     };
-    let Some(place) = places.iter().find(is_free) else {
+    let mut places = ep.bells.places.iter().enumerate();
+    let Some((n, place)) = places.find(|(_, place)| is_free(place)) else {
         return false;
     };
     let data = base() ^ (BELL + name) << GENERATION_BITS;
@@ -100,6 +112,7 @@ pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
     place.fd.store(bell.fd, Ordering::Relaxed);
     place.rings.store(0, Ordering::Relaxed);
     place.chunk.store(name, Ordering::Relaxed);
+    ep.bells.used.fetch_or(1 << n, Ordering::Relaxed);
     true
 }
 
@@ -109,7 +122,7 @@ pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
 /// It takes no lock. The chunk has no connections, so nobody hangs its bell, and the place may be another chunk's already.
 pub fn take_down(ep: &Ep, bell: &Bell) {
     let name = u64::from(bell.chunk) + 1;
-    for place in &ep.bells.places {
+    for place in ep.bells.places_used() {
         let chunk = &place.chunk;
         let _ = chunk.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -121,7 +134,7 @@ pub fn take_down(ep: &Ep, bell: &Bell) {
 pub(crate) fn rung(ep: &Ep, chunk: u32) {
     let name = u64::from(chunk) + 1;
     let is_it = |p: &&Place| p.chunk.load(Ordering::Relaxed) == name;
-    let Some(place) = ep.bells.places.iter().find(is_it) else {
+    let Some(place) = ep.bells.places_used().find(is_it) else {
         return;
     };
     let rings = place.rings.load(Ordering::Relaxed) + 1;
@@ -156,5 +169,45 @@ pub(crate) fn waits_for_input(reg: &Reg) -> bool {
 pub fn count_on_bell(ep: &Ep, hiding: &Hiding) {
     if ep.belled.load(Ordering::Relaxed).is_null() {
         ring_bell(ep, hiding);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd as _;
+
+    /// The set's bells, as a wait sees them.
+    fn seen(ep: &Ep) -> Vec<u32> {
+        ep.bells.chunks().collect()
+    }
+
+    #[test]
+    fn a_place_that_a_bell_has_left_is_used_again_and_bells_behind_it_are_still_seen() {
+        // SAFETY: zeros are valid for all of its fields, which are atomics; nobody else has this set.
+        let ep: Box<Ep> = unsafe { Box::new(core::mem::zeroed()) };
+        let set = memlane_sys::epoll::create().expect("a set");
+        ep.reset(set.raw());
+        let ends: Vec<_> = (0..=BELLS)
+            .map(|_| std::os::unix::net::UnixStream::pair().expect("a pair"))
+            .collect();
+        let bell = |chunk: u32| Bell {
+            chunk,
+            fd: ends[chunk as usize].0.as_raw_fd(),
+            sleeper: Sleeper::NOBODY,
+        };
+        let all = BELLS as u32;
+        assert!(seen(&ep).is_empty());
+        assert!((0..all).all(|chunk| hang(&ep, &bell(chunk), |_| false)));
+        assert!(seen(&ep).into_iter().eq(0..all));
+        assert!(!hang(&ep, &bell(all), |_| false), "all places are taken");
+        take_down(&ep, &bell(3));
+        assert!(seen(&ep).into_iter().eq((0..all).filter(|n| *n != 3)));
+        assert!(hang(&ep, &bell(all), |_| false));
+        assert_eq!(seen(&ep)[3], all, "the place of the one that has left");
+        assert!(hang(&ep, &bell(7), |_| false), "it is there");
+        assert_eq!(seen(&ep).len(), BELLS);
+        ep.reset(set.raw());
+        assert!(seen(&ep).is_empty());
     }
 }

@@ -42,6 +42,14 @@ pub(crate) enum Rung {
     Chunk(u32),
 }
 
+/// Is this certainly the program's own `data`? It is, unless it lies where the library's numbers lie. With a random
+/// [`BASE`], one value in 256 does.
+#[inline]
+pub(crate) fn is_programs(data: u64) -> bool {
+    const LAST: u64 = BELL + 1 + u32::MAX as u64;
+    (data ^ BASE.load(Ordering::Relaxed)) >> GENERATION_BITS > LAST
+}
+
 /// Who has rung; `None`: the event is the program's.
 pub(crate) fn rung_by(data: u64) -> Option<Rung> {
     let number = data ^ BASE.load(Ordering::Relaxed);
@@ -75,5 +83,25 @@ pub(crate) fn ring_bell(ep: &Ep, hiding: &Hiding) {
     if let Some(bell) = bell(ep, hiding) {
         // SAFETY: eight bytes, as an eventfd takes them.
         let _ = unsafe { memlane_sys::syscall!(libc::SYS_write, bell, &raw const ONE, 8) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_of_the_library_passes_for_the_program_s_own_data() {
+        let least_and_most = [0, u64::from(u32::MAX)];
+        for n in least_and_most {
+            for number in [n, BELL + 1 + n] {
+                for generation in [0, 0xffff] {
+                    let data = base() ^ (number << GENERATION_BITS | generation);
+                    assert!(!is_programs(data), "{number} {generation}");
+                }
+            }
+        }
+        let beyond = BELL + 2 + u64::from(u32::MAX);
+        assert!(is_programs(base() ^ beyond << GENERATION_BITS));
     }
 }

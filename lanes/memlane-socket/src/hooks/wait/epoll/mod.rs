@@ -26,6 +26,7 @@ mod nest;
 pub(super) mod nested;
 mod oneshot;
 mod park;
+mod quiet;
 mod sleep;
 pub(super) mod under;
 mod waiter;

@@ -52,7 +52,14 @@ pub(super) struct Came {
 
 /// Turns the kernel's events into those that the program sees.
 pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> Came {
-    let came = without_ours(ep, events);
+    let came = if events.iter().all(|event| is_programs(event.u64)) {
+        Came {
+            left: events.len(),
+            bell_at: None,
+        }
+    } else {
+        without_ours(ep, events)
+    };
     if came.left > 0 {
         count_report(ep);
     }
@@ -60,15 +67,11 @@ pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> Came {
 }
 
 fn without_ours(ep: &Ep, events: &mut [epoll_event]) -> Came {
-    let all = Came {
-        left: events.len(),
-        bell_at: None,
-    };
-    if BASE.load(Ordering::Relaxed) == 0 {
-        return all;
-    }
     let Some(_held) = ep.lock.lock() else {
-        return all;
+        return Came {
+            left: events.len(),
+            bell_at: None,
+        };
     };
     let (mut kept, mut bell_at) = (0, None);
     for i in 0..events.len() {

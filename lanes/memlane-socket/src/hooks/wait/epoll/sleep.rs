@@ -98,7 +98,7 @@ impl Waiter<'_> {
         is_perhaps_false
     }
 
-    fn get_up_here(&self) {
+    pub(super) fn get_up_here(&self) {
         let held = self.ep.lock.lock();
         self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
         if !self.relies || held.is_none() {

@@ -3,6 +3,7 @@
 use super::marked::Marked;
 use super::nap::nap;
 use super::park::AllParked;
+use super::quiet::is_quiet;
 use super::under::Under;
 use super::*;
 use crate::protocol::lane::trim::Pieces;
@@ -168,7 +169,7 @@ fn tell_set(own: &Ep, reg: &Reg) -> bool {
 pub(super) struct Waiter<'a> {
     pub(super) ep: &'static Ep,
     pub(super) out: &'a mut [epoll_event],
-    timeout: c_int,
+    pub(super) timeout: c_int,
     pub(super) masked: bool,
     pub(super) sleep: Sleep<'a>,
     pub(super) pieces: Pieces,
@@ -185,6 +186,11 @@ pub(super) struct Waiter<'a> {
 impl Waiter<'_> {
     fn run(&mut self) -> c_int {
         let start = ticks();
+        if is_quiet(self.ep)
+            && let Some(n) = self.wait_quietly(start)
+        {
+            return n;
+        }
         let deadline = self.deadline(start);
         let signals = crate::state::thread::current()
             .signals
