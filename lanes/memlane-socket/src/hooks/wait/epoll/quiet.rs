@@ -1,7 +1,7 @@
 //! A wait on a set of which only the kernel can have news, in a process whose connections have all gone by TCP so far.
 //!
-//! The general wait would come to the same, by three times as many instructions. They matter where each wait sleeps, in a
-//! process that finds cold caches whenever it runs: a line of code or data that is not there costs more than all that it does.
+//! The general wait does the same with twice as many instructions. They matter where each wait sleeps: a process that wakes up
+//! finds cold caches, and fetching a line of code takes longer than executing it (docs/decisions/0045).
 
 use super::park::AllParked;
 use super::waiter::{Waiter, translated};
