@@ -125,10 +125,13 @@ impl Case {
 
     fn variants(&self) -> impl Iterator<Item = &'static Variant> {
         let all = if self.once { ONCE } else { VARIANTS };
-        all.iter().filter(|variant| {
-            !(self.no_thread && variant.name == THREAD)
-                && !(self.no_bulk && variant.name == BULK)
-                && (!self.long || LONG.contains(&variant.name))
+        let is_left_out = |variant: &&Variant| match variant.name {
+            THREAD => self.no_thread,
+            BULK => self.no_bulk,
+            _ => false,
+        };
+        all.iter().filter(move |variant| {
+            !is_left_out(variant) && (!self.long || LONG.contains(&variant.name))
         })
     }
 }
