@@ -1,7 +1,7 @@
 //! A wait on a set of which only the kernel can have news, in a process whose connections have all gone by TCP so far.
 //!
-//! The general wait does the same with twice as many instructions. They matter where each wait sleeps: a process that wakes up
-//! finds cold caches, and fetching a line of code takes longer than executing it (docs/decisions/0045).
+//! The general wait does the same with more instructions. They matter where each wait sleeps: a process that wakes up finds cold
+//! caches, and to fetch a line of code takes longer than to execute it (docs/decisions/0045).
 
 use super::park::AllParked;
 use super::waiter::{Waiter, translated};
@@ -31,6 +31,12 @@ impl Waiter<'_> {
             if self.park_all() != AllParked::Yes {
                 return None;
             }
+            // Another thread may have put a change off, or woken a connection, before this one counted as asleep. From here on it
+            // would tell the kernel at once, and ring.
+            if !is_quiet(ep) {
+                self.get_up_here();
+                return None;
+            }
             process::count(Counter::KernelWaits, 1);
         }
         let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), self.timeout);
@@ -46,5 +52,35 @@ impl Waiter<'_> {
         // If only a bell has rung, a connection has woken up meanwhile.
         let left = translated(ep, self.out, n);
         (left > 0).then_some(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn a_change_that_another_thread_has_put_off_until_a_sleep_is_not_slept_over() {
+        crate::state::thread::tests::set_own_locator();
+        let set = memlane_sys::epoll::create().expect("a set");
+        // SAFETY: zeros are valid for all of its fields, which are atomics; nobody else has this set.
+        let ep: &'static Ep = Box::leak(unsafe { Box::new(core::mem::zeroed()) });
+        ep.reset(set.raw());
+        // Put off between the look whether the set is quiet and the moment in which this thread counts as asleep.
+        // SAFETY: zeros are valid for all of its fields, which are atomics.
+        let reg: &mut Reg = Box::leak(unsafe { Box::new(core::mem::zeroed()) });
+        ep.dirty.store(reg, Ordering::Relaxed);
+        let has_slept = Cell::new(false);
+        let sleep = |_: *mut epoll_event, _, _| {
+            has_slept.set(true);
+            0
+        };
+        let mut out = [epoll_event { events: 0, u64: 0 }; 1];
+        let mut waiter = Waiter::new(ep, &mut out, -1, false, &sleep);
+        assert_eq!(waiter.wait_quietly(ticks()), None);
+        assert!(!has_slept.get());
+        assert_eq!(ep.sleepers.load(Ordering::Relaxed), 0);
+        assert_eq!(ep.bells.sleepers.load(Ordering::Relaxed), 0);
     }
 }

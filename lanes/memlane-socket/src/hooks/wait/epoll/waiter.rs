@@ -33,19 +33,7 @@ pub fn wait(
     }
     // SAFETY: the program's array of `max` entries, as it promised its call.
     let out = unsafe { core::slice::from_raw_parts_mut(events, max.cast_unsigned() as usize) };
-    Waiter {
-        ep,
-        out,
-        timeout,
-        masked,
-        sleep,
-        pieces: Pieces::WHOLE,
-        relies: false,
-        restless: 0,
-        under: Under::new(),
-        has_looked: false,
-    }
-    .run()
+    Waiter::new(ep, out, timeout, masked, sleep).run()
 }
 
 /// What one wait has reported so far.
@@ -181,6 +169,30 @@ pub(super) struct Waiter<'a> {
     has_looked: bool,
     /// The sets below that this thread sleeps on, too.
     pub(super) under: Under,
+}
+
+impl<'a> Waiter<'a> {
+    #[inline(always)]
+    pub(super) fn new(
+        ep: &'static Ep,
+        out: &'a mut [epoll_event],
+        timeout: c_int,
+        masked: bool,
+        sleep: Sleep<'a>,
+    ) -> Waiter<'a> {
+        Waiter {
+            ep,
+            out,
+            timeout,
+            masked,
+            sleep,
+            pieces: Pieces::WHOLE,
+            relies: false,
+            restless: 0,
+            under: Under::new(),
+            has_looked: false,
+        }
+    }
 }
 
 impl Waiter<'_> {
