@@ -182,8 +182,8 @@ pub struct ReadyWords<W: Words = Cpu> {
     /// `ticks` at which the receiver last looked at its rings, to within 200 µs; 0: the receiver does not write it.
     /// Written by the receiver, read by the sender, a hint.
     pub looked: W::U64,
-    /// Does the receiver sleep until the chunk's bell rings? `AWAKE`, `ASLEEP` or `RUNG`. Written by both sides: see
-    /// [`crate::bell`].
+    /// Does the receiver sleep until the chunk's bell rings? `AWAKE`, `ASLEEP`, `ASLEEP_AT_EDGE` or `RUNG`. Written by both
+    /// sides: see [`crate::bell`].
     pub asleep: W::U32,
     /// 1: the sender can ring the chunk's bell. Written by the sender, read by the receiver before it relies on the bell.
     pub rings: W::U32,
@@ -209,11 +209,14 @@ pub const AWAKE: u32 = 0;
 pub const ASLEEP: u32 = 1;
 /// `ReadyWords::asleep`: a sender rings the bell, or has rung it. [`Nap`]: the sleeper is woken, or has been.
 pub const RUNG: u32 = 2;
+/// `ReadyWords::asleep`: as [`ASLEEP`], and the receiver's set reports edges of the bell's descriptor, so no byte is needed to
+/// ring it.
+pub const ASLEEP_AT_EDGE: u32 = 3;
 
 /// "MLCHUNK1", little endian.
 pub const CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"MLCHUNK1");
 /// The version of everything in this file.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 
 /// The size of a chunk whose rings have `ring_size` bytes, in bytes.
 pub const fn chunk_len(ring_size: usize) -> usize {

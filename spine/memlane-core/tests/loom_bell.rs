@@ -11,6 +11,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use loom_words::NoFence;
+use memlane_core::bell::Ring;
 use memlane_core::layout::{AWAKE, Marks, ReadyWords};
 use memlane_core::sync::{Loom, Words};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +32,7 @@ struct World<W: Words> {
 fn send<W: Words<U64 = AtomicU64, U32 = AtomicU32>>(world: &World<W>, slot: usize) {
     for message in 1..=MESSAGES {
         world.published[slot].store(message, Release);
-        if world.ready.tell(1 << slot).must_ring {
+        if world.ready.tell(1 << slot).ring.is_some() {
             *world.bell.lock().expect("no panic") += 1;
             world.rings.notify_one();
         }
@@ -55,7 +56,7 @@ fn receive<W: Words<U64 = AtomicU64, U32 = AtomicU32>>(world: &World<W>, senders
     let (mut rests, mut heard) = (0, 0);
     while harvest(world, &mut seen) < all {
         rests += 1;
-        world.ready.lie_down();
+        world.ready.lie_down(Ring::Edge);
         W::full_fence();
         if !world.ready.has_news() {
             let mut rung = world.bell.lock().expect("no panic");
@@ -77,7 +78,7 @@ fn receive<W: Words<U64 = AtomicU64, U32 = AtomicU32>>(world: &World<W>, senders
 fn send_without_bits<W: Words<U64 = AtomicU64, U32 = AtomicU32>>(world: &World<W>, slot: usize) {
     for message in 1..=MESSAGES {
         world.published[slot].store(message, Release);
-        if world.ready.must_ring() {
+        if world.ready.ring_due().is_some() {
             *world.bell.lock().expect("no panic") += 1;
             world.rings.notify_one();
         }
@@ -92,7 +93,7 @@ fn poll<W: Words<U64 = AtomicU64, U32 = AtomicU32>>(world: &World<W>, senders: u
     };
     let mut seen = 0;
     while seen < MESSAGES * u32::try_from(senders).expect("few") {
-        world.ready.lie_down();
+        world.ready.lie_down(Ring::Byte);
         W::full_fence();
         if come() == seen {
             let mut rung = world.bell.lock().expect("no panic");

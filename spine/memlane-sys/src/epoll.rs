@@ -17,10 +17,17 @@ pub fn create() -> Result<Fd> {
 
 /// Adds a descriptor to the set. [`ready`] calls it `name` while it has something to read, or has ended.
 pub fn add(set: i32, fd: i32, name: u64) -> Result<()> {
-    let mut event = libc::epoll_event {
-        events: libc::EPOLLIN as u32,
-        u64: name,
-    };
+    add_events(set, fd, libc::EPOLLIN as u32, name)
+}
+
+/// Adds a descriptor that is always writable to the set. [`ready`] calls it `name` once now, and once whenever its state has
+/// changed.
+pub fn add_edges(set: i32, fd: i32, name: u64) -> Result<()> {
+    add_events(set, fd, libc::EPOLLOUT as u32 | libc::EPOLLET as u32, name)
+}
+
+fn add_events(set: i32, fd: i32, events: u32, name: u64) -> Result<()> {
+    let mut event = libc::epoll_event { events, u64: name };
     // SAFETY: `event` is readable.
     unsafe {
         syscall!(

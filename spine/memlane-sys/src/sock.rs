@@ -475,6 +475,15 @@ pub fn send_byte(sock: i32) -> Result<()> {
     unsafe { syscall!(libc::SYS_sendto, sock, &raw const byte, 1, flags, 0, 0) }.map(|_| ())
 }
 
+/// Makes an edge at the peer of a pair's end, once more: the receiving side of this end is shut again. Nothing is sent, and
+/// both ends can do what they could, except that this one receives nothing. The kernel tells those who wait for the peer's
+/// end that its state has changed, also if it has not, and an edge-triggered epoll set then reports whatever is true of it.
+/// Never blocks.
+pub fn make_edge(sock: i32) -> Result<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { syscall!(libc::SYS_shutdown, sock, libc::SHUT_RD) }.map(|_| ())
+}
+
 /// Takes up to 256 bytes that have come and forgets them. Never blocks.
 pub fn discard(sock: i32) -> Result<usize> {
     let mut bytes = [0u8; 256];

@@ -10,11 +10,13 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use handshake::{Meeting, RING, chunk, put, word};
-use memlane_core::layout::{ASLEEP, ChunkHeader, DmbWords, RINGS_AT, RUNG, ReadyWords, WANT_READY};
+use memlane_core::layout::{
+    ASLEEP, ASLEEP_AT_EDGE, ChunkHeader, DmbWords, RINGS_AT, RUNG, ReadyWords, WANT_READY,
+};
 use memlane_core::sync::Cpu;
 use memlane_socket::protocol::wire::{BELL_COMES, MessageKind};
 use memlane_sys::fd::{self, Fd};
-use memlane_sys::{mem, sock};
+use memlane_sys::{epoll, mem, sock};
 use memlane_system::harness::plain_only;
 use memlane_system::pair::{DEFAULT, PATIENCE};
 use memlane_system::real::Reason;
@@ -105,13 +107,13 @@ impl Open {
         (word(ASLEEP_AT), word(ASLEEP_AT + 4))
     }
 
-    /// The liar pretends to sleep until its bell rings, and the victim has something to say.
-    fn lies_asleep(&mut self) {
+    /// The liar pretends to sleep until its bell rings, as `asleep` says, and the victim has something to say.
+    fn lies_asleep(&mut self, asleep: u32) {
         self.exchange();
         let before = self.own_word(PUBLISHED);
         put(&self.own, word(CONSUMED), &before.to_ne_bytes());
         put(&self.own, word(FLAGS), &WANT_READY.to_ne_bytes());
-        put(&self.own, ASLEEP_AT, &ASLEEP.to_ne_bytes());
+        put(&self.own, ASLEEP_AT, &asleep.to_ne_bytes());
         self.meeting.victim.end.does("send 9 1000");
         assert_eq!(self.own_word(PUBLISHED), before + 1000);
     }
@@ -228,10 +230,34 @@ fn a_sleeper_s_bell_is_rung_once_however_often_it_is_written_to() {
     let (ours, theirs) = sock::unix_stream().expect("a bell");
     let mut open = Open::with_bell(Some(&theirs));
     assert_eq!(open.own_bell(), (0, 1), "the victim can ring");
-    open.lies_asleep();
+    open.lies_asleep(ASLEEP);
     open.meeting.victim.end.does("send 10 1000");
     assert_eq!(open.own_bell(), (RUNG, 1));
     assert_eq!(sock::discard(ours.raw()), Ok(1), "one ring for both");
+}
+
+#[test]
+fn a_sleeper_that_hears_edges_is_rung_without_a_byte() {
+    if plain_only() {
+        return;
+    }
+    let (ours, theirs) = sock::unix_stream().expect("a bell");
+    let set = epoll::create().expect("a set");
+    epoll::add_edges(set.raw(), ours.raw(), 7).expect("a bell");
+    let is_rung = || epoll::ready(set.raw()).eq([7]);
+    let mut open = Open::with_bell(Some(&theirs));
+    assert!(is_rung() && !is_rung(), "it is reported once when it comes");
+    open.lies_asleep(ASLEEP_AT_EDGE);
+    assert_eq!(open.own_bell(), (RUNG, 1));
+    assert!(is_rung() && !is_rung());
+    for asleep in [ASLEEP_AT_EDGE, ASLEEP, u32::MAX] {
+        put(&open.own, ASLEEP_AT, &asleep.to_ne_bytes());
+        open.meeting.victim.end.does("send 10 1000");
+        assert_eq!(open.own_bell(), (RUNG, 1));
+        let has_byte = sock::discard(ours.raw()).is_ok();
+        let wants_edge = asleep == ASLEEP_AT_EDGE;
+        assert_eq!((is_rung(), has_byte), (wants_edge, !wants_edge));
+    }
 }
 
 #[test]
@@ -245,7 +271,7 @@ fn a_sleeper_that_never_hears_its_bell_holds_up_nobody() {
     let theirs = unsafe { Fd::from_raw(theirs.into_raw_fd()) };
     let mut open = Open::with_bell(Some(&theirs));
     while sock::send_byte(theirs.raw()).is_ok() {}
-    open.lies_asleep();
+    open.lies_asleep(ASLEEP);
     assert_eq!(open.own_bell(), (RUNG, 1));
     open.meeting.victim.end.does("send 10 1000");
     // Nobody is there to hear it: the victim says that it cannot ring.
@@ -263,7 +289,7 @@ fn what_is_no_bell_is_never_rung() {
     let (channel, _other) = sock::unix_channel().expect("a channel");
     let mut open = Open::with_bell(Some(&channel));
     assert_eq!(open.own_bell(), (0, 0), "the victim does not rely on it");
-    open.lies_asleep();
+    open.lies_asleep(ASLEEP);
     assert_eq!(open.own_bell(), (RUNG, 0));
 }
 

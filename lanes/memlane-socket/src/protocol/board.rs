@@ -165,8 +165,10 @@ fn is_gone(ep: &Ep, name: u32) -> bool {
 
 /// Asks the senders into this chunk to ring its bell from now on.
 fn ask_for(bell: &Bell) {
-    if let Some((_, ready)) = bell.sleeper.set().and_then(|ep| of_set(ep, bell.chunk)) {
-        ready.lie_down();
+    if let Some(ep) = bell.sleeper.set()
+        && let Some((_, ready)) = of_set(ep, bell.chunk)
+    {
+        ready.lie_down(ep.bells.ring_of(bell.chunk));
     }
 }
 
@@ -195,15 +197,18 @@ pub fn of_this_thread(bell: &Bell) -> Option<&'static ReadyWords> {
 /// Asks the senders into the chunks of a set to ring their bells from now on. Returns `false`, and asks for nothing, if one
 /// of them has news. The caller holds the set's lock.
 pub fn lie_down(ep: &Ep) -> bool {
-    let all = || ep.bells.chunks().filter_map(|name| of_set(ep, name));
-    all().for_each(|(_, ready)| ready.lie_down());
+    let known = |(name, ring)| of_set(ep, name).map(|of_set| (of_set, ring));
+    let all = || ep.bells.chunks().filter_map(known);
+    all().for_each(|((_, ready), ring)| ready.lie_down(ring));
     Cpu::full_fence();
     // Where no connection is awake, a bit is left over from one that has parked since.
     let has_news = |(board, ready): (&Board, &ReadyWords)| {
         ready.has_news() && board.hot.load(Ordering::Acquire) != 0
     };
-    let quiet = !all().any(has_news);
-    if !quiet && ep.bells.sleepers.load(Ordering::Relaxed) == 0 {
+    let quiet = !all().any(|(of_set, _)| has_news(of_set));
+    if quiet {
+        sets::hear_edges(ep);
+    } else if ep.bells.sleepers.load(Ordering::Relaxed) == 0 {
         get_up(ep);
     }
     quiet
@@ -211,8 +216,9 @@ pub fn lie_down(ep: &Ep) -> bool {
 
 /// Tells the senders into the chunks of a set that they need not ring. The caller holds the set's lock.
 pub fn get_up(ep: &Ep) {
-    let all = ep.bells.chunks().filter_map(|name| of_set(ep, name));
-    all.for_each(|(_, ready)| ready.get_up());
+    let all = ep.bells.chunks();
+    all.filter_map(|(name, _)| of_set(ep, name))
+        .for_each(|(_, ready)| ready.get_up());
 }
 
 /// Does a thread of this process rely on the bell of this board? Then it takes the news, and the others leave them to it.

@@ -11,6 +11,7 @@ use crate::state::sets::Bell;
 use crate::state::thread;
 use core::sync::atomic::Ordering;
 use libc::pollfd;
+use memlane_core::bell::Ring;
 use memlane_core::sync::{Cpu, Words as _};
 use memlane_sys::sock;
 use memlane_sys::time::ticks;
@@ -89,7 +90,7 @@ impl Relied {
     pub(super) fn lie_down(&self) {
         thread::current().relies.store(1, Ordering::Relaxed);
         let all = self.each().filter_map(board::of_this_thread);
-        all.for_each(|ready| ready.lie_down());
+        all.for_each(|ready| ready.lie_down(Ring::Byte));
         Cpu::full_fence();
     }
 

@@ -20,6 +20,7 @@ use crate::protocol::board;
 use crate::state::conn::{Conn, Dmb, SEEN_SELF};
 use crate::state::process::{self, PROCESS};
 use core::sync::atomic::Ordering;
+use memlane_core::bell::Ring;
 use memlane_core::layout::{ReadyWords, WANT_READY};
 use memlane_core::marks::Place;
 use memlane_core::ring::{Misbehaved, Tx};
@@ -121,24 +122,24 @@ pub(super) fn is_ready(conn: &Conn, words: &Dmb, since: &Since) {
             if told.first { since.now } else { since.before },
         );
     }
-    if told.must_ring {
-        ring(conn);
+    if let Some(how) = told.ring {
+        ring(conn, how);
     }
 }
 
 /// Wakes a receiver that polls ([`WANT_BELL`](memlane_core::layout::WANT_BELL)) and sleeps. This comes after the store to `published`.
 #[inline]
 pub(super) fn wake_poller(conn: &Conn) {
-    if ready_words(conn).must_ring() {
-        ring(conn);
+    if let Some(how) = ready_words(conn).ring_due() {
+        ring(conn, how);
     }
 }
 
 /// Rings the bell of the receiver's chunk. If that is not possible, the receiver learns that it cannot rely on it.
 #[cold]
-fn ring(conn: &Conn) {
+fn ring(conn: &Conn, how: Ring) {
     process::count(Counter::BellsRung, 1);
-    if !process::ring(conn.tx_bell.load(Ordering::Relaxed)) {
+    if !process::ring(conn.tx_bell.load(Ordering::Relaxed), how) {
         ready_words(conn).rings.store(0, Ordering::Release);
     }
 }

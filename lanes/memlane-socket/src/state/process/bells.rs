@@ -6,6 +6,7 @@
 use super::hidden::{hide, unhide};
 use crate::state::thread;
 use core::sync::atomic::{AtomicI32, Ordering};
+use memlane_core::bell::Ring;
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
 use memlane_sys::sock;
@@ -47,13 +48,16 @@ pub fn drop_bell(place: u32) {
     }
 }
 
-/// Rings the bell in this place, +1, and notes for the calling thread that it has woken a peer. Returns whether the peer
-/// hears it.
-pub fn ring(place: u32) -> bool {
+/// Rings the bell in this place, +1, in this way, and notes for the calling thread that it has woken a peer. Returns whether
+/// the peer hears it.
+pub fn ring(place: u32, ring: Ring) -> bool {
     thread::current().has_rung.store(1, Ordering::Relaxed);
     let Some(bell) = at(place).map(|bell| bell.load(Ordering::Acquire)) else {
         return false;
     };
+    if bell > 0 && ring == Ring::Edge && sock::make_edge(bell).is_ok() {
+        return true;
+    }
     // Without room for another byte, the peer has not taken the bytes of earlier rings, and wakes up by them.
     bell > 0 && matches!(sock::send_byte(bell), Ok(()) | Err(Errno::AGAIN))
 }
@@ -85,15 +89,18 @@ mod tests {
         let place = keep_bell(ours);
         let thread = thread::current();
         assert_eq!(thread.has_rung.load(Ordering::Relaxed), 0);
-        assert!(place > 0 && ring(place));
+        assert!(place > 0 && ring(place, Ring::Byte));
         assert_eq!(thread.has_rung.load(Ordering::Relaxed), 1);
         assert_eq!(sock::discard(theirs.raw()), Ok(1));
+        // An edge leaves nothing.
+        assert!(ring(place, Ring::Edge));
+        assert_eq!(sock::discard(theirs.raw()), Err(Errno::AGAIN));
         // A peer that takes nothing does not make us wait.
-        assert!((0..10_000).all(|_| ring(place)));
+        assert!((0..10_000).all(|_| ring(place, Ring::Byte)));
         drop(theirs);
-        assert!(!ring(place), "nobody hears it");
+        assert!(!ring(place, Ring::Byte), "nobody hears it");
         drop_bell(place);
-        assert!(!ring(place) && !ring(0) && !ring(u32::MAX));
+        assert!([place, 0, u32::MAX].iter().all(|n| !ring(*n, Ring::Edge)));
         let (channel, _other) = sock::unix_channel().expect("a pair");
         assert_eq!(keep_bell(channel), 0);
     }

@@ -5,12 +5,16 @@
 //! waits for input without `EPOLLONESHOT`; all others are parked before a sleep.
 
 use super::*;
+use memlane_core::bell::Ring;
 
 /// The most chunks of one set whose bells it waits for: 2,048 connections. Others are parked before a sleep.
 const BELLS: usize = u32::BITS as usize;
 /// A bell's bytes are taken after this many rings. A call takes the kernel 1 µs and 1 µs more for each byte, for which the
 /// thread that has been rung for waits. The kernel has room for about 280 bytes (`net.core.wmem_default`, and 768 for each).
 const TAKEN_EVERY: u32 = 8;
+
+/// The events by which the kernel reports the bytes of a bell.
+const BYTES: u32 = libc::EPOLLIN as u32 | ET;
 
 /// The bell of a chunk.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +46,8 @@ pub struct Bells {
     /// A bit for each place that has had a bell since the set was made; it may be free again. A wait looks at these places
     /// only: all of them are 12 cache lines.
     used: AtomicU32,
+    /// Those of them whose bell the kernel reports [at an edge](edges).
+    edges: AtomicU32,
     /// `ticks` at which a thread last parked the connections that had been idle.
     pub swept: AtomicU64,
     places: [Place; BELLS],
@@ -49,32 +55,48 @@ pub struct Bells {
 
 impl Bells {
     pub(super) fn reset(&self) {
-        for place in self.places_used() {
+        for (_, place) in self.places_used() {
             place.chunk.store(0, Ordering::Relaxed);
         }
         self.used.store(0, Ordering::Relaxed);
+        self.edges.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.swept.store(0, Ordering::Relaxed);
     }
 
-    fn places_used(&self) -> impl Iterator<Item = &Place> {
+    fn places_used(&self) -> impl Iterator<Item = (usize, &Place)> {
         let mut left = self.used.load(Ordering::Relaxed);
         core::iter::from_fn(move || {
-            let place = self.places.get(left.trailing_zeros() as usize)?;
+            let n = left.trailing_zeros() as usize;
+            let place = self.places.get(n)?;
             left &= left - 1;
-            Some(place)
+            Some((n, place))
         })
     }
 
-    /// The names of the chunks.
-    pub fn chunks(&self) -> impl Iterator<Item = u32> {
-        let names = self.places_used().map(|p| p.chunk.load(Ordering::Relaxed));
-        names.filter_map(|name| u32::try_from(name.checked_sub(1)?).ok())
+    /// The names of the chunks, and how their bells are to be rung.
+    pub fn chunks(&self) -> impl Iterator<Item = (u32, Ring)> {
+        let edges = self.edges.load(Ordering::Relaxed);
+        self.places_used().filter_map(move |(n, place)| {
+            let name = place.chunk.load(Ordering::Relaxed).checked_sub(1)?;
+            let ring = if edges & 1 << n != 0 {
+                Ring::Edge
+            } else {
+                Ring::Byte
+            };
+            Some((u32::try_from(name).ok()?, ring))
+        })
+    }
+
+    /// How the bell of this chunk is to be rung.
+    pub fn ring_of(&self, chunk: u32) -> Ring {
+        let known = self.chunks().find(|(name, _)| *name == chunk);
+        known.map_or(Ring::Byte, |(_, ring)| ring)
     }
 
     /// Descriptor `n` of the library has the number `new` from now on.
     pub fn renumbered(&self, n: i32, new: i32) {
-        for place in self.places_used() {
+        for (_, place) in self.places_used() {
             let known = &place.fd;
             let _ = known.compare_exchange(n, new, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -92,7 +114,7 @@ pub fn may_have_bells(ep: &Ep) -> bool {
 pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
     let name = u64::from(bell.chunk) + 1;
     let mut used = ep.bells.places_used();
-    if used.any(|p| p.chunk.load(Ordering::Relaxed) == name) {
+    if used.any(|(_, p)| p.chunk.load(Ordering::Relaxed) == name) {
         return true;
     }
     let is_free = |p: &Place| match p.chunk.load(Ordering::Relaxed) {
@@ -103,17 +125,51 @@ pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
     let Some((n, place)) = places.find(|(_, place)| is_free(place)) else {
         return false;
     };
-    let data = base() ^ (BELL + name) << GENERATION_BITS;
-    let events = libc::EPOLLIN as u32 | ET;
-    let added = ctl(ep, libc::EPOLL_CTL_ADD, bell.fd, (events, data));
+    let added = ctl(ep, libc::EPOLL_CTL_ADD, bell.fd, (BYTES, data_of(name)));
     if !matches!(added, Ok(_) | Err(memlane_sys::Errno(libc::EEXIST))) {
         return false;
     }
     place.fd.store(bell.fd, Ordering::Relaxed);
     place.rings.store(0, Ordering::Relaxed);
     place.chunk.store(name, Ordering::Relaxed);
+    ep.bells.edges.fetch_and(!(1 << n), Ordering::Relaxed);
     ep.bells.used.fetch_or(1 << n, Ordering::Relaxed);
     true
+}
+
+/// The `data` that the kernel keeps for the bell of the chunk with this name, +1.
+fn data_of(name: u64) -> u64 {
+    base() ^ (BELL + name) << GENERATION_BITS
+}
+
+/// Makes the kernel report edges of the bells in the set, the next time that they are asked for. It reports each of these bells
+/// at once, for the first time. So only a thread that is about to sleep on the set calls this: to anybody who polled the set,
+/// that would be news of it. The caller holds the set's lock.
+#[inline]
+pub fn hear_edges(ep: &Ep) {
+    let all = ep.bells.used.load(Ordering::Relaxed);
+    if all != ep.bells.edges.load(Ordering::Relaxed) {
+        hear_more_edges(ep);
+    }
+}
+
+#[cold]
+fn hear_more_edges(ep: &Ep) {
+    if !edges::are_heard() {
+        return;
+    }
+    let known = ep.bells.edges.load(Ordering::Relaxed);
+    for (n, place) in ep.bells.places_used() {
+        let name = place.chunk.load(Ordering::Relaxed);
+        let is_heard = || {
+            let fd = place.fd.load(Ordering::Relaxed);
+            ctl(ep, libc::EPOLL_CTL_MOD, fd, (BYTES | OUT, data_of(name))).is_ok()
+        };
+        // A place that is free has nothing to hear.
+        if known & 1 << n == 0 && (name == 0 || is_heard()) {
+            ep.bells.edges.fetch_or(1 << n, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Takes a chunk's bell out of a set that it no longer wakes: a thread that sleeps there would get up for others' news, and
@@ -122,19 +178,22 @@ pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
 /// It takes no lock. The chunk has no connections, so nobody hangs its bell, and the place may be another chunk's already.
 pub fn take_down(ep: &Ep, bell: &Bell) {
     let name = u64::from(bell.chunk) + 1;
-    for place in ep.bells.places_used() {
+    for (_, place) in ep.bells.places_used() {
         let chunk = &place.chunk;
         let _ = chunk.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
     let _ = ctl(ep, libc::EPOLL_CTL_DEL, bell.fd, (0, 0));
 }
 
-/// Notes that the bell of this chunk has rung, and takes its bytes now and then: the kernel reports each ring once, also if
-/// the bytes of earlier ones are still there. The caller holds the set's lock.
-pub(crate) fn rung(ep: &Ep, chunk: u32) {
+/// Notes that the bell of this chunk has rung, as the kernel's `events` tell, and takes its bytes now and then: the kernel
+/// reports each ring once, also if the bytes of earlier ones are still there. The caller holds the set's lock.
+pub(crate) fn rung(ep: &Ep, chunk: u32, events: u32) {
+    if events & libc::EPOLLIN as u32 == 0 {
+        return; // an edge has no byte
+    }
     let name = u64::from(chunk) + 1;
-    let is_it = |p: &&Place| p.chunk.load(Ordering::Relaxed) == name;
-    let Some(place) = ep.bells.places_used().find(is_it) else {
+    let is_it = |(_, p): &(usize, &Place)| p.chunk.load(Ordering::Relaxed) == name;
+    let Some((_, place)) = ep.bells.places_used().find(is_it) else {
         return;
     };
     let rings = place.rings.load(Ordering::Relaxed) + 1;

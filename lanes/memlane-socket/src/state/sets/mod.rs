@@ -17,6 +17,7 @@
 
 mod awake;
 mod bells;
+mod edges;
 mod full;
 mod kernel;
 mod lists;
@@ -28,7 +29,9 @@ mod sleeper;
 mod turns;
 
 pub(crate) use awake::*;
-pub use bells::{Bell, Bells, count_on_bell, hang, has_bell, may_have_bells, take_down};
+pub use bells::{
+    Bell, Bells, count_on_bell, hang, has_bell, hear_edges, may_have_bells, take_down,
+};
 pub(crate) use bells::{rung, stays_awake, waits_for_input};
 pub use full::full;
 pub(crate) use full::*;

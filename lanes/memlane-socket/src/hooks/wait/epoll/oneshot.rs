@@ -82,7 +82,7 @@ fn without_ours(ep: &Ep, events: &mut [epoll_event]) -> Came {
                 continue;
             }
             Some(Rung::Chunk(name)) => {
-                rung(ep, name);
+                rung(ep, name, bits);
                 bell_at = bell_at.or(Some(kept));
                 continue;
             }

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd as _;
 
 /// The set's bells, as a wait sees them.
 fn seen(ep: &Ep) -> Vec<u32> {
-    ep.bells.chunks().collect()
+    ep.bells.chunks().map(|(name, _)| name).collect()
 }
 
 #[test]
@@ -35,4 +35,40 @@ fn a_place_that_a_bell_has_left_is_used_again_and_bells_behind_it_are_still_seen
     assert_eq!(seen(&ep).len(), BELLS);
     ep.reset(set.raw());
     assert!(seen(&ep).is_empty());
+}
+
+#[test]
+fn a_bell_in_a_set_is_no_news_of_the_set_until_a_thread_lies_down_and_then_edges_ring() {
+    // SAFETY: zeros are valid for all of its fields, which are atomics; nobody else has this set.
+    let ep: Box<Ep> = unsafe { Box::new(core::mem::zeroed()) };
+    let set = memlane_sys::epoll::create().expect("a set");
+    ep.reset(set.raw());
+    let is_told = || memlane_sys::epoll::ready(set.raw()).next().is_some();
+    let ends = [0, 1].map(|_| memlane_sys::sock::unix_stream().expect("a pair"));
+    for (chunk, (ours, _)) in (5..).zip(&ends) {
+        let bell = Bell {
+            chunk,
+            fd: ours.raw(),
+            sleeper: Sleeper::NOBODY,
+        };
+        assert!(hang(&ep, &bell, |_| false));
+        assert!(!is_told() && ep.bells.ring_of(chunk) == Ring::Byte);
+        hear_edges(&ep);
+        assert!(is_told() && ep.bells.ring_of(chunk) == Ring::Edge);
+        hear_edges(&ep);
+        assert!(!is_told(), "it has been told");
+    }
+    for (_, theirs) in &ends {
+        memlane_sys::sock::make_edge(theirs.raw()).expect("an edge");
+        assert!(is_told() && !is_told());
+    }
+    // The next bell in the place of another one is told of bytes alone at first.
+    let bell = |chunk, n: usize| Bell {
+        chunk,
+        fd: ends[n].0.raw(),
+        sleeper: Sleeper::NOBODY,
+    };
+    take_down(&ep, &bell(5, 0));
+    assert!(hang(&ep, &bell(9, 0), |_| false) && !is_told());
+    assert!(ep.bells.ring_of(9) == Ring::Byte && ep.bells.ring_of(6) == Ring::Edge);
 }

@@ -1,0 +1,60 @@
+//! Bells that ring without a byte: the kernel tells a set of an edge.
+//!
+//! A bell is one end of an AF_UNIX stream pair. The set waits, edge-triggered, for the moment in which the end is writable,
+//! and it always is. So whatever makes the kernel look at the end again is reported, once. A sender makes it look by
+//! `shutdown(SHUT_RD)` of its own end, as often as it likes: that takes no memory, cannot block, and leaves nothing to be
+//! taken ([`make_edge`](memlane_sys::sock::make_edge)).
+//!
+//! Linux has always done so, but promises it nowhere. So each process tries it once, and asks for bytes where it fails.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use memlane_sys::Errno;
+use memlane_sys::{epoll, sock};
+
+/// Whether the kernel tells of edges: 0: not tried yet, or [`HEARD`] or [`UNHEARD`]. Written by the first threads that sleep
+/// on bells, with the same value; nothing is ordered by it.
+static EDGES: AtomicU32 = AtomicU32::new(0);
+const HEARD: u32 = 1;
+const UNHEARD: u32 = 2;
+
+/// Does the kernel tell sets of edges?
+pub(super) fn are_heard() -> bool {
+    if EDGES.load(Ordering::Relaxed) == 0 {
+        let heard = if is_trial_heard() { HEARD } else { UNHEARD };
+        EDGES.store(heard, Ordering::Relaxed);
+    }
+    EDGES.load(Ordering::Relaxed) == HEARD
+}
+
+/// Tries a bell in a set of its own.
+fn is_trial_heard() -> bool {
+    let tried = || {
+        let (ours, theirs) = sock::unix_stream()?;
+        let set = epoll::create()?;
+        let is_told = || epoll::ready(set.raw()).next().is_some();
+        epoll::add_edges(set.raw(), ours.raw(), 0)?;
+        let mut heard = is_told() && !is_told();
+        for _ in 0..2 {
+            sock::make_edge(theirs.raw())?;
+            heard &= is_told() && !is_told();
+        }
+        Ok::<_, Errno>(heard)
+    };
+    tried() == Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linux_tells_of_edges_again_and_again_and_bytes_still_come() {
+        assert!(are_heard());
+        let (ours, theirs) = sock::unix_stream().expect("a pair");
+        for _ in 0..2 {
+            sock::make_edge(theirs.raw()).expect("an edge");
+            sock::send_byte(theirs.raw()).expect("a byte");
+            assert_eq!(sock::discard(ours.raw()), Ok(1));
+        }
+    }
+}
