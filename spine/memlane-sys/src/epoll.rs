@@ -67,6 +67,19 @@ pub fn ready(set: i32) -> impl Iterator<Item = u64> {
     events.into_iter().take(found).map(|event| event.u64)
 }
 
+/// Takes one event that the set has, without waiting. Returns its bits, `EPOLLIN | …`.
+pub fn take_edge(set: i32) -> Option<u32> {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: `event` is writable; no signal mask is passed.
+    let n = unsafe { syscall!(libc::SYS_epoll_pwait, set, &raw mut event, 1, 0, 0, 0) };
+    (n == Ok(1)).then_some(event.events)
+}
+
+/// Do these bits of an event say that the peer has ended?
+pub fn has_hung_up(events: u32) -> bool {
+    events & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

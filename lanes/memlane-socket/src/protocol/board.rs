@@ -8,6 +8,8 @@
     clippy::cast_sign_loss
 )]
 
+pub mod polled;
+
 use crate::state::conn::{Conn, Dmb, SharedState};
 use crate::state::far::far;
 use crate::state::idle::{self, CHUNKS};
@@ -130,6 +132,7 @@ pub(super) fn give_to(chunk: u32, sleeper: Sleeper) {
         };
         sets::take_down(ep, &bell);
     }
+    polled::close(chunk);
     board.sleeper.set(sleeper);
 }
 
@@ -466,7 +469,10 @@ pub(super) fn forget_all() {
             shared.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
     }
-    (0..BOARD_HIGH.swap(0, Ordering::Relaxed) as usize).for_each(idle::forget);
+    for chunk in 0..BOARD_HIGH.swap(0, Ordering::Relaxed) as usize {
+        idle::forget(chunk);
+        polled::forget(chunk);
+    }
     for word in &HOT_CHUNKS {
         word.store(0, Ordering::Relaxed);
     }

@@ -334,6 +334,7 @@ pub fn renumbered(locked: &mut Locked<'_>, n: i32, new: i32) {
         let bell = &board.bell;
         let _ = bell.compare_exchange(n, new.max(0), Ordering::AcqRel, Ordering::Relaxed);
     }
+    board::polled::renumbered(n, new);
 }
 
 /// Is the process of a group gone, or not to be told from one that is?
@@ -378,6 +379,7 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
             BOARDS[i].serial.fetch_add(1, Ordering::Relaxed);
             idle::forget(i);
             process::unhide(BOARDS[i].bell.swap(0, Ordering::AcqRel));
+            board::polled::close(i as u32);
             process::unhide(chunk.their_bell);
             *chunk = OwnChunk::NONE;
         }

@@ -395,13 +395,10 @@ pub(super) fn ask_with_bells(
         programs.iter_mut().for_each(|p| p.revents = 0);
         return 0;
     }
-    if relied::has_hung_up(bells) {
-        relied.give_up();
-    }
     if n == 0 {
         relied.give_up(); // they have been idle: the next sleep is on TCP
     }
-    relied::silence(bells);
+    relied.silence(bells);
     n
 }
 

@@ -5,15 +5,15 @@
 //! is asleep.
 
 use super::strangers::Strangers;
-use crate::protocol::board;
+use crate::protocol::board::{self, polled::Ear};
 use crate::state::process::PROCESS;
 use crate::state::sets::Bell;
 use crate::state::thread;
 use core::sync::atomic::Ordering;
 use libc::pollfd;
 use memlane_core::bell::Ring;
+use memlane_core::layout::ReadyWords;
 use memlane_core::sync::{Cpu, Words as _};
-use memlane_sys::sock;
 use memlane_sys::time::ticks;
 
 /// The most bells of one call. The connections of further chunks are parked.
@@ -25,7 +25,7 @@ const TRIES: u32 = 64;
 
 /// The bells of one sleep.
 pub(super) struct Relied {
-    bells: [Option<Bell>; MOST],
+    ears: [Option<Ear>; MOST],
     len: usize,
     /// How often this call may still rely on bells.
     tries: u32,
@@ -38,7 +38,7 @@ impl Relied {
     pub(super) fn new(may: bool) -> Relied {
         let is_nested = thread::current().relies.load(Ordering::Relaxed) != 0;
         Relied {
-            bells: [None; MOST],
+            ears: [None; MOST],
             len: 0,
             tries: if may && !is_nested { TRIES } else { 0 },
             strangers: Strangers::Unknown,
@@ -58,17 +58,16 @@ impl Relied {
 
     /// Relies on this bell too. `false`: the connection must be parked.
     pub(super) fn add(&mut self, bell: &Bell) -> bool {
-        let known = |b: &Option<Bell>| b.is_some_and(|b| b.chunk == bell.chunk);
         if self.tries == 0 {
             return false;
         }
-        if self.bells[..self.len].iter().any(known) {
+        if self.each().any(|ear| ear.bell.chunk == bell.chunk) {
             return true;
         }
-        let Some(place) = self.bells.get_mut(self.len) else {
+        let Some(place) = self.ears.get_mut(self.len) else {
             return false;
         };
-        *place = Some(*bell);
+        *place = Some(board::polled::ear_of(bell));
         self.len += 1;
         true
     }
@@ -82,46 +81,50 @@ impl Relied {
         self.len == 0
     }
 
-    fn each(&self) -> impl Iterator<Item = &Bell> {
-        self.bells[..self.len].iter().flatten()
+    fn each(&self) -> impl Iterator<Item = &Ear> {
+        self.ears[..self.len].iter().flatten()
+    }
+
+    /// The ready words of the chunks, and how their bells are to be rung.
+    fn words(&self) -> impl Iterator<Item = (&'static ReadyWords, Ring)> {
+        self.each()
+            .filter_map(|ear| Some((board::of_this_thread(&ear.bell)?, ear.ring)))
     }
 
     /// Asks the senders to ring. The caller looks at the rings before it sleeps.
     pub(super) fn lie_down(&self) {
         thread::current().relies.store(1, Ordering::Relaxed);
-        let all = self.each().filter_map(board::of_this_thread);
-        all.for_each(|ready| ready.lie_down(Ring::Byte));
+        self.words().for_each(|(ready, ring)| ready.lie_down(ring));
         Cpu::full_fence();
     }
 
     /// Tells the senders that they need not ring.
     pub(super) fn get_up(&self) {
-        let all = self.each().filter_map(board::of_this_thread);
-        all.for_each(|ready| ready.get_up());
+        self.words().for_each(|(ready, _)| ready.get_up());
         thread::current().relies.store(0, Ordering::Relaxed);
     }
 
     /// What to ask the kernel about, beside the program's own list.
     pub(super) fn entries(&self) -> impl Iterator<Item = pollfd> {
-        self.each().map(|bell| pollfd {
-            fd: bell.fd,
+        self.each().map(|ear| pollfd {
+            fd: ear.fd,
             events: libc::POLLIN,
             revents: 0,
         })
     }
-}
 
-/// Takes the bytes of the bells that have rung.
-pub(super) fn silence(bells: &[pollfd]) {
-    for bell in bells.iter().filter(|bell| bell.revents != 0) {
-        let _ = sock::discard(bell.fd);
+    /// Takes what has been heard of the bells, as the kernel has answered for [`entries`](Self::entries). Does not rely on
+    /// bells any more if the sender of one has closed it: the kernel would report that at once, for ever.
+    pub(super) fn silence(&mut self, answers: &[pollfd]) {
+        let heard = |(_, answer): &(&Ear, &pollfd)| answer.revents != 0;
+        let can_ring =
+            |(ear, answer): (&Ear, &pollfd)| ear.take() && answer.revents == libc::POLLIN;
+        // All of them are taken, whatever they say.
+        let silent = self.each().zip(answers).filter(heard).map(can_ring);
+        if silent.fold(false, |gone, can_ring| gone | !can_ring) {
+            self.give_up();
+        }
     }
-}
-
-/// Has the sender of one of these bells closed it? The kernel would report that at once, for ever.
-pub(super) fn has_hung_up(bells: &[pollfd]) -> bool {
-    let gone = |bell: &pollfd| bell.revents & !libc::POLLIN != 0;
-    bells.iter().any(gone)
 }
 
 /// Is it time for this thread to park those of its connections that have been idle?

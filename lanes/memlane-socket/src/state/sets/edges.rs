@@ -18,7 +18,7 @@ const HEARD: u32 = 1;
 const UNHEARD: u32 = 2;
 
 /// Does the kernel tell sets of edges?
-pub(super) fn are_heard() -> bool {
+pub fn are_heard() -> bool {
     if EDGES.load(Ordering::Relaxed) == 0 {
         let heard = if is_trial_heard() { HEARD } else { UNHEARD };
         EDGES.store(heard, Ordering::Relaxed);

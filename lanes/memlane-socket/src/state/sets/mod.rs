@@ -33,6 +33,7 @@ pub use bells::{
     Bell, Bells, count_on_bell, hang, has_bell, hear_edges, may_have_bells, take_down,
 };
 pub(crate) use bells::{rung, stays_awake, waits_for_input};
+pub use edges::are_heard as are_edges_heard;
 pub use full::full;
 pub(crate) use full::*;
 pub(crate) use kernel::*;
