@@ -155,7 +155,7 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
         let first = if kernel.masked || !crate::state::thread::is_alone() {
             None
         } else {
-            pieces.first(whole, None)
+            pieces.first(memlane_sys::time::ticks(), whole, None)
         };
         let Some(ms) = first else {
             return if pieces.is_cut() {
@@ -264,13 +264,14 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
     let mut naps = Naps::FRESH;
     let mut relied = Relied::new(may_rely && !kernel.masked && !waited.waits_for_room());
     loop {
-        if waited.any_readable() && !kernel.masked && !waited.is_kernel_due(kernel.many) {
+        let is_readable = waited.any_readable();
+        if is_readable && !kernel.masked && !waited.is_kernel_due(kernel.many) {
             process::count(Counter::WaitsAvoided, 1);
             return (kernel.rings)();
         }
         // A ring that had room, or whose receiver had stopped, may count as full again when its turn comes in the glance,
         // and TCP may be full, too. Then the wait goes on, and naps.
-        let is_due = waited.any_readable() || waited.any_room();
+        let is_due = is_readable || waited.any_room();
         if is_due || kernel.time.limit == Some(0) {
             let n = (kernel.glance)();
             if n != 0 || kernel.time.is_over() {

@@ -86,7 +86,9 @@ fn nap_first(conn: &Conn) -> Spun {
     let t = thread::current();
     let signals = t.signals.load(Ordering::Relaxed);
     while trim::is_due(conn) {
-        let Some(ms) = trim::nap(None) else { break };
+        let Some(ms) = trim::nap(ticks(), None) else {
+            break;
+        };
         let mut p = libc::pollfd {
             fd,
             events: libc::POLLIN | libc::POLLRDHUP,

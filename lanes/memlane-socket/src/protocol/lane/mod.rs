@@ -364,20 +364,27 @@ fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {
 #[inline]
 pub fn readable(conn: &Conn) -> bool {
     match conn.rx_mode() {
-        RxMode::Hot | RxMode::Drain => unread(conn) > 0,
+        RxMode::Hot => has_published(conn) && unread(conn) > 0,
+        RxMode::Drain => unread(conn) > 0,
         _ => false,
     }
+}
+
+/// Has the sender published anything beyond what has been taken? It may be a TCP run. Takes no lock: where another thread is about
+/// to take it, the answer is a moment old.
+#[inline]
+fn has_published(conn: &Conn) -> bool {
+    conn.rx_lane().is_some_and(|lane| {
+        let published = lane.words.sent.0.published.load(Ordering::Relaxed);
+        published != conn.shared().rx_taken.load(Ordering::Relaxed)
+    })
 }
 
 /// May the ring hold something to read? For spin loops: takes no lock, and may be wrong either way.
 #[inline]
 pub fn perhaps_readable(conn: &Conn) -> bool {
-    let shared = conn.shared();
-    match shared.rx_gate.glance() {
-        RxMode::Hot => conn.rx_lane().is_some_and(|lane| {
-            lane.words.sent.0.published.load(Ordering::Relaxed)
-                != shared.rx_taken.load(Ordering::Relaxed)
-        }),
+    match conn.shared().rx_gate.glance() {
+        RxMode::Hot => has_published(conn),
         RxMode::Drain => true,
         _ => false,
     }

@@ -23,7 +23,6 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::ring::Rx;
-use memlane_sys::time::ticks;
 use memlane_sys::{mem, proc};
 
 /// The most rings that one look gives back.
@@ -188,14 +187,14 @@ fn punch(ring: NonNull<u8>, size: usize) -> bool {
 }
 
 /// How long a call that wants to sleep for `left_ms` (`None`: without end) should sleep first, in ms, so that it looks
-/// in time. `None`: no need to split the sleep.
+/// in time. `None`: no need to split the sleep. `now` is in `ticks`.
 #[inline]
-pub(super) fn nap(left_ms: Option<u64>) -> Option<i32> {
+pub(super) fn nap(now: u64, left_ms: Option<u64>) -> Option<i32> {
     let next = NEXT.load(Ordering::Relaxed);
     if next == 0 {
         return None;
     }
-    let ms = next.saturating_sub(ticks()) / per_ms() + 1;
+    let ms = next.saturating_sub(now) / per_ms() + 1;
     left_ms
         .is_none_or(|left| left > ms)
         .then(|| i32::try_from(ms).unwrap_or(i32::MAX))
@@ -230,12 +229,12 @@ impl Pieces {
     }
 
     /// How long to sleep first, in ms: see `nap`. `left_ms` is the whole sleep, before it is split; `most`: no piece is
-    /// longer than this.
-    pub fn first(&mut self, left_ms: Option<u64>, most: Option<u64>) -> Option<i32> {
+    /// longer than this. `now` is in `ticks`.
+    pub fn first(&mut self, now: u64, left_ms: Option<u64>, most: Option<u64>) -> Option<i32> {
         let left = if self.is_cut() { self.left() } else { left_ms };
         let most = most.filter(|most| left.is_none_or(|left| left > *most));
         let most = most.and_then(|ms| i32::try_from(ms).ok());
-        let ms = match (nap(left), most) {
+        let ms = match (nap(now, left), most) {
             (Some(nap), Some(most)) => nap.min(most),
             (nap, most) => nap.or(most)?,
         };

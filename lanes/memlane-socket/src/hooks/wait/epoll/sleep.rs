@@ -81,10 +81,10 @@ impl Waiter<'_> {
             return false;
         }
         let every = SWEEP_MS * 1000 * PROCESS.ticks_per_us.load(Ordering::Relaxed);
-        let (now, swept) = (ticks(), &self.ep.bells.swept);
-        let is_due = now.wrapping_sub(swept.load(Ordering::Relaxed)) >= every;
+        let swept = &self.ep.bells.swept;
+        let is_due = self.now.wrapping_sub(swept.load(Ordering::Relaxed)) >= every;
         if is_due {
-            swept.store(now, Ordering::Relaxed);
+            swept.store(self.now, Ordering::Relaxed);
         }
         is_due
     }
@@ -92,7 +92,8 @@ impl Waiter<'_> {
     /// Counts this thread as awake. Its senders need not ring any more, unless other threads still sleep. Returns whether the
     /// kernel may have reported a set below that has nothing.
     fn get_up(&mut self) -> bool {
-        board::looking(ticks());
+        self.now = ticks();
+        board::looking(self.now);
         let is_perhaps_false = self.under.get_up();
         self.get_up_here();
         is_perhaps_false
@@ -116,7 +117,7 @@ impl Waiter<'_> {
     pub(super) fn sleep_parked(&mut self, deadline: Option<u64>, signals: u32) -> Option<c_int> {
         below::flush(self.ep);
         process::count(Counter::KernelWaits, 1);
-        let start = ticks();
+        let start = self.now;
         let whole = self.remaining(deadline);
         // With a signal mask, the kernel would let signals in between two pieces: sleep in one piece.
         let nap = if self.masked {
@@ -124,12 +125,12 @@ impl Waiter<'_> {
         } else {
             let has_bells = self.relies && !self.ep.belled.load(Ordering::Relaxed).is_null();
             let most = has_bells.then_some(SWEEP_MS);
-            self.pieces.first(u64::try_from(whole).ok(), most)
+            self.pieces.first(self.now, u64::try_from(whole).ok(), most)
         };
         let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), nap.unwrap_or(whole));
         let keep = real::errno();
         let is_perhaps_false = self.get_up();
-        let now = ticks();
+        let now = self.now;
         self.ep.asked.store(now, Ordering::Relaxed);
         if n > 0 {
             spin::slept(now.wrapping_sub(start));
@@ -162,8 +163,7 @@ impl Waiter<'_> {
         nested::look_below(self.ep);
         let places = self.out.len();
         let mut round = Round::behind_kernel(left);
-        self.report_rings(&mut round, places);
-        self.requeue(&round);
+        self.report_rings(&mut round, places, true);
         if round.filled < places {
             self.ep.turns.forget(); // both sides have reported all they had
         }
@@ -197,7 +197,7 @@ impl Waiter<'_> {
         let keep = real::errno();
         let is_perhaps_false = self.get_up();
         real::set_errno(keep);
-        self.ep.asked.store(ticks(), Ordering::Relaxed);
+        self.ep.asked.store(self.now, Ordering::Relaxed);
         if n > 0 {
             let mut came = n.cast_unsigned() as usize;
             if is_perhaps_false {

@@ -161,6 +161,9 @@ pub(super) struct Waiter<'a> {
     pub(super) masked: bool,
     pub(super) sleep: Sleep<'a>,
     pub(super) pieces: Pieces,
+    /// When this wait last looked at the clock, in `ticks`: a look takes as long as thirty instructions. A spin may have passed
+    /// since, but no sleep.
+    pub(super) now: u64,
     /// Does the sleep that this thread is in rely on bells?
     pub(super) relies: bool,
     /// How often this wait could not lie down, because there were news.
@@ -187,6 +190,7 @@ impl<'a> Waiter<'a> {
             masked,
             sleep,
             pieces: Pieces::WHOLE,
+            now: 0,
             relies: false,
             restless: 0,
             under: Under::new(),
@@ -198,6 +202,7 @@ impl<'a> Waiter<'a> {
 impl Waiter<'_> {
     fn run(&mut self) -> c_int {
         let start = ticks();
+        self.now = start;
         if is_quiet(self.ep)
             && let Some(n) = self.wait_quietly(start)
         {
@@ -213,7 +218,7 @@ impl Waiter<'_> {
         let mut naps = Naps::FRESH;
         loop {
             self.find_room();
-            let n = self.collect(start);
+            let n = self.collect();
             if n > 0 {
                 return c_int::try_from(n).unwrap_or(c_int::MAX);
             }
@@ -223,11 +228,7 @@ impl Waiter<'_> {
                 let n = self.kernel(0, 0);
                 // A bell that was meant for another thread may have rung.
                 let is_left = n == 0 && !self.ep.ready_head.load(Ordering::Relaxed).is_null();
-                return if is_left {
-                    self.collect(start) as c_int
-                } else {
-                    n
-                };
+                return if is_left { self.collect() as c_int } else { n };
             }
             let awake = below::any_awake(self.ep);
             if awake.is_some() || self.is_any_full() {
@@ -241,6 +242,9 @@ impl Waiter<'_> {
                     }
                 }
                 let (spun, n) = self.spin(budget);
+                if budget > 0 {
+                    self.now = ticks();
+                }
                 if n != 0 {
                     return n;
                 }
@@ -255,6 +259,7 @@ impl Waiter<'_> {
                 if let Some(us) = self.nap_instead(deadline) {
                     below::flush(self.ep);
                     let n = nap(self.ep, self.out, us);
+                    self.now = ticks();
                     let n = translated(self.ep, self.out, n);
                     if n != 0 {
                         return n;
@@ -355,7 +360,7 @@ impl Waiter<'_> {
 
     /// Fills `out` with the rings' events, in the order in which the connections became ready, and with the kernel's
     /// events when its turn has come. Returns the number of entries; 0: the rings have nothing.
-    fn collect(&mut self, now: u64) -> usize {
+    fn collect(&mut self) -> usize {
         let is_waiting = self.has_looked && self.timeout != 0;
         harvest(self.ep, is_waiting);
         self.has_looked = true;
@@ -364,7 +369,7 @@ impl Waiter<'_> {
             return 0;
         }
         let is_kernels = self.ep.turns.is_kernels(ready_len(self.ep));
-        let asks_kernel = self.is_kernel_due(now) || is_kernels;
+        let asks_kernel = self.is_kernel_due() || is_kernels;
         let kernel_has_news = asks_kernel || self.ep.turns.are_kept();
         let places = self.out.len();
         // In its turn the kernel may fill all entries, at other times half of them; the rings get what it leaves.
@@ -377,32 +382,34 @@ impl Waiter<'_> {
         if asks_kernel {
             round.marked = Marked::find(self.ep);
         }
-        self.report_rings(&mut round, places - share);
+        self.report_rings(&mut round, places - share, !kernel_has_news);
         if round.filled == 0 && places > share {
             return 0; // the caller asks the kernel, or sleeps in it
         }
         if kernel_has_news && round.filled < places {
-            self.report_kernel(&mut round, now);
+            self.report_kernel(&mut round);
         } else {
             if asks_kernel {
                 self.ep.turns.kernel_is_next();
             }
             process::count(Counter::WaitsAvoided, 1);
         }
-        self.requeue(&round);
+        self.requeue(&mut round);
         round.filled
     }
 
     /// Is it time to ask the kernel, although the rings have something to report?
-    fn is_kernel_due(&self, now: u64) -> bool {
+    fn is_kernel_due(&self) -> bool {
         let ep = self.ep;
         let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
         let waits = ep.unasked.fetch_add(1, Ordering::Relaxed) + 1;
-        waits >= KERNEL_EVERY_WAITS || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every
+        waits >= KERNEL_EVERY_WAITS
+            || self.now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every
     }
 
-    /// Reports rings until `limit` entries are filled.
-    pub(super) fn report_rings(&mut self, round: &mut Round, limit: usize) {
+    /// Reports rings until `limit` entries are filled. After the `last` time, those that are level-triggered go back to the ready
+    /// list: earlier, they would be found again.
+    pub(super) fn report_rings(&mut self, round: &mut Round, limit: usize, last: bool) {
         let Some(_held) = self.ep.lock.lock() else {
             return;
         };
@@ -435,12 +442,15 @@ impl Waiter<'_> {
             }
         }
         self.ep.turns.rings_reported(round.filled - before);
+        if last {
+            self.requeue_held(round);
+        }
     }
 
     /// Asks the kernel for events to fill the entries that are left; what it leaves goes to the rings.
-    fn report_kernel(&mut self, round: &mut Round, now: u64) {
+    fn report_kernel(&mut self, round: &mut Round) {
         let ep = self.ep;
-        ep.asked.store(now, Ordering::Relaxed);
+        ep.asked.store(self.now, Ordering::Relaxed);
         ep.unasked.store(0, Ordering::Relaxed);
         below::flush(ep);
         let (first, places) = (round.filled, self.out.len());
@@ -454,7 +464,7 @@ impl Waiter<'_> {
         if let Some(marked) = &round.marked {
             marked.put_behind(&mut self.out[..round.filled], first);
         }
-        self.report_rings(round, places);
+        self.report_rings(round, places, true);
         if got == 0 || round.filled < places {
             return ep.turns.forget(); // at least one side has reported all it had
         }
@@ -462,14 +472,17 @@ impl Waiter<'_> {
         ep.turns.kernel_reported(events, first + got < places);
     }
 
-    /// Puts level-triggered registrations at the end of the ready list, to be looked at again.
-    pub(super) fn requeue(&self, round: &Round) {
-        if round.kept == 0 {
-            return;
+    /// Puts level-triggered registrations at the end of the ready list, to be looked at again, unless that has been done.
+    fn requeue(&self, round: &mut Round) {
+        if round.kept != 0
+            && let Some(_held) = self.ep.lock.lock()
+        {
+            self.requeue_held(round);
         }
-        let Some(_held) = self.ep.lock.lock() else {
-            return;
-        };
+    }
+
+    /// The same for a caller that holds the set's lock.
+    fn requeue_held(&self, round: &mut Round) {
         for place in &round.again[..round.kept] {
             // SAFETY: `keep` has set the places below `kept`.
             let reg = reg_ref(unsafe { place.assume_init() });
@@ -479,6 +492,7 @@ impl Waiter<'_> {
                 look_again_at(self.ep, reg);
             }
         }
+        round.kept = 0;
     }
 
     /// Waits awake for the rings and for the kernel, which it asks now and then; the second value is the number of the
