@@ -441,7 +441,8 @@ pub struct Conn {
     pub looked_after: AtomicU64,
     /// Flags: see `SEEN_*`.
     pub seen: AtomicU32,
-    /// `rx_calls` when a thread last looked whether the connection is idle (see `lane::is_idle`).
+    /// `rx_calls` when a thread last looked whether the connection is idle, and the highest bit if it was then (see
+    /// `lane::is_idle`).
     pub rx_calls_swept: AtomicU64,
     /// Who waited for it last: the thread that polled it, as far as bells could wake that thread, or the epoll set that it came
     /// into. While it is in no set, its bell should wake them. Written and read in no order: a wrong answer costs a bell.

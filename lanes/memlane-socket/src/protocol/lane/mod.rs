@@ -25,6 +25,7 @@ mod settle;
 mod silence;
 #[cfg(test)]
 mod stuck;
+mod swept;
 pub mod trim;
 pub mod tune;
 mod wake_backoff;
@@ -32,6 +33,7 @@ mod wake_backoff;
 pub use ending::{closing, detach, end, end_rx, end_tx, misbehaved};
 pub use remains::{Patience, holds_bytes};
 use settle::settle;
+pub use swept::is_idle;
 
 use crate::faults::{self, Step};
 use crate::protocol::board;
@@ -179,13 +181,6 @@ pub fn polled_bell(conn: &Conn) -> Option<sets::Bell> {
         return None;
     }
     board::bell_of(conn).filter(|bell| bell.sleeper == sets::Sleeper::this_thread())
-}
-
-/// Has the connection not been read from since the last time that this was asked? Such connections are parked, so that their
-/// rings can be given back.
-pub fn is_idle(conn: &Conn) -> bool {
-    let calls = conn.rx_calls.load(Ordering::Relaxed);
-    conn.rx_calls_swept.swap(calls, Ordering::Relaxed) == calls
 }
 
 /// Asks the sender for ready bits: the connection has just been added to an epoll set while it is awake.

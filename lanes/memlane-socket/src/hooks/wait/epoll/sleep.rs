@@ -9,8 +9,8 @@ use super::park::{AllParked, ask_again, park_list};
 use super::waiter::{Round, Waiter, harvest, translated};
 use super::*;
 
-/// A connection that has not been read from for this long, in ms, is parked; up to twice as long if nothing else happens. A
-/// thread that relies on bells looks at its rings as often in any case.
+/// How often connections are looked at that have bells, in ms: those that have not been read from [since the last but one
+/// look](lane::is_idle) are parked. A thread that relies on bells looks at its rings as often in any case.
 const SWEEP_MS: u64 = 500;
 /// A peer that always has news keeps a thread awake for so many tries to lie down; then its connections are parked.
 const RESTLESS: u32 = 64;
