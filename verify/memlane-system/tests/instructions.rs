@@ -23,10 +23,12 @@ const LIBRARY: &str = "libmemlane_preload.so";
 const WRITE: &str = "MEMLANE_WRITE_COUNTS";
 
 /// Paths of `memlane-bench peer path`, and how many messages each carries here.
-const PATHS: [(&str, u64); 16] = [
+const PATHS: [(&str, u64); 18] = [
     ("socket-message", 2000),
     ("socket-stream", 100),
     ("socket-epoll", 2000),
+    ("socket-sleep", 500),
+    ("socket-poll", 500),
     ("socket-left", 2000),
     ("socket-wait", 2000),
     ("socket-short", 500),

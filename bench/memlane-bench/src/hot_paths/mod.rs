@@ -1,9 +1,10 @@
-//! One hot path at a time, with both its ends in one thread: the hidden `memlane-bench peer path`. What it executes does
+//! One hot path at a time, with both its ends in one process: the hidden `memlane-bench peer path`. What it executes does
 //! not depend on time, so tools that count instructions repeat (`docs/inside/profiling.md`).
 //!
 //! | room | paths |
 //! |---|---|
 //! | `sockets` | calls of the standard library on TCP connections, for the preload library |
+//! | `sleeps` | waits that sleep until another thread sends |
 //! | `left` | TCP connections that stay with TCP |
 //! | `by_name` | a stream of the socket lane by name; a stream into device memory |
 //! | `packets` | a queue of the packet lane |
@@ -15,6 +16,7 @@ mod by_name;
 mod counted;
 mod left;
 mod packets;
+mod sleeps;
 mod sockets;
 
 use memlane_block::volume::Op;
@@ -33,6 +35,10 @@ enum Path {
     SocketStream,
     /// One epoll_wait, with 16 connections in the set and bytes on one.
     SocketEpoll,
+    /// One epoll_wait that sleeps until another thread rings.
+    SocketSleep,
+    /// One poll that sleeps until another thread rings.
+    SocketPoll,
     /// 100 bytes there and back over a connection that is left to TCP: a send and a recv.
     SocketLeft,
     /// One epoll_wait, with a connection in the set that is left to TCP.
@@ -69,7 +75,7 @@ enum Path {
     DeviceFragment,
 }
 
-/// Sends messages over one hot path, from and to this thread.
+/// Sends messages over one hot path, from and to this process.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Load {
     path: Path,
@@ -85,6 +91,8 @@ pub(crate) fn run(load: &Load) -> anyhow::Result<()> {
         Path::SocketMessage => sockets::messages(times),
         Path::SocketStream => sockets::stream(times),
         Path::SocketEpoll => sockets::epoll(times),
+        Path::SocketSleep => sleeps::epoll(times),
+        Path::SocketPoll => sleeps::poll(times),
         Path::SocketLeft => left::messages(times),
         Path::SocketWait => left::waits(times),
         Path::SocketShort => left::short(times),
@@ -118,6 +126,8 @@ mod tests {
                 Path::SocketMessage
                 | Path::SocketStream
                 | Path::SocketEpoll
+                | Path::SocketSleep
+                | Path::SocketPoll
                 | Path::SocketLeft
                 | Path::SocketWait
                 | Path::SocketShort => {

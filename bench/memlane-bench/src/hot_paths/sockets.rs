@@ -10,7 +10,7 @@ use super::WARM_UP;
 use super::counted::counted;
 use crate::runner::lane::usage_of;
 
-const MESSAGE: usize = 100;
+pub(super) const MESSAGE: usize = 100;
 const STREAM: usize = 64 << 10;
 /// Connections of the epoll set.
 const MANY: u16 = 16;
@@ -18,9 +18,9 @@ const MANY: u16 = 16;
 const TRIES: u32 = 50;
 
 /// Both ends of a connection.
-struct Pair {
-    client: TcpStream,
-    server: TcpStream,
+pub(super) struct Pair {
+    pub(super) client: TcpStream,
+    pub(super) server: TcpStream,
 }
 
 impl Pair {
@@ -55,7 +55,7 @@ pub(super) fn is_hooked() -> bool {
 }
 
 /// Connections that carry a message there and back by the memory lane.
-fn on_the_lane(count: usize) -> anyhow::Result<Vec<Pair>> {
+pub(super) fn on_the_lane(count: usize) -> anyhow::Result<Vec<Pair>> {
     ensure!(is_hooked(), "no memory lane: not under `memlane run`");
     let mut pairs = (0..count)
         .map(|_| Pair::open())
@@ -76,14 +76,14 @@ fn on_the_lane(count: usize) -> anyhow::Result<Vec<Pair>> {
 }
 
 /// Bytes of this process that went by TCP, as the first ones of each connection do. `None`: none are counted.
-fn by_tcp() -> Option<u64> {
+pub(super) fn by_tcp() -> Option<u64> {
     let usage = usage_of(&[std::process::id()]);
     (usage.tcp > 0).then_some(usage.tcp)
 }
 
 /// Of `bytes` that were counted, all but a few went by memory. Now and then a thread looks at the kernel, parks, and the
 /// next message goes by TCP.
-fn stayed(before: Option<u64>, bytes: u64) -> anyhow::Result<()> {
+pub(super) fn stayed(before: Option<u64>, bytes: u64) -> anyhow::Result<()> {
     let by_tcp = by_tcp().unwrap_or(u64::MAX) - before.unwrap_or_default();
     ensure!(by_tcp <= bytes / 100, "{by_tcp} bytes left the memory lane");
     Ok(())
