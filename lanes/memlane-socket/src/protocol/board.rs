@@ -15,6 +15,7 @@ use crate::state::far::far;
 use crate::state::idle::{self, CHUNKS};
 use crate::state::process::PROCESS;
 use crate::state::sets::{self, Bell, Ep, Sleeper, SleeperCell};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::layout::{ChunkHeader, DMB_WORDS_LEN, DMBS_AT, ReadyWords, SLOTS};
 use memlane_core::sync::{Cpu, Words as _};
@@ -372,7 +373,8 @@ fn since(board: &Board, slot: usize) -> u64 {
 
 /// Connections with news, sorted by the age of the news. More than [`FOUND_MOST`] are reported in several batches.
 struct Found {
-    all: [(u64, *const Conn); FOUND_MOST],
+    /// The first `count` are set. To fill in all of them before each look would take sixteen cache lines.
+    all: [MaybeUninit<(u64, &'static Conn)>; FOUND_MOST],
     count: usize,
 }
 
@@ -383,7 +385,7 @@ impl Found {
     #[inline]
     fn new() -> Found {
         Found {
-            all: [(0, core::ptr::null()); FOUND_MOST],
+            all: [const { MaybeUninit::uninit() }; FOUND_MOST],
             count: 0,
         }
     }
@@ -393,19 +395,22 @@ impl Found {
         if self.count == FOUND_MOST {
             self.tell(f);
         }
-        self.all[self.count] = (since, core::ptr::from_ref(conn));
+        self.all[self.count].write((since, conn));
         self.count += 1;
     }
 
     #[inline]
     fn tell(&mut self, f: &mut impl FnMut(&'static Conn)) {
-        let found = &mut self.all[..self.count];
+        let found = self.all[..self.count].as_mut_ptr();
+        // SAFETY: `add` has written the first `count`, whose type has the size of their places.
+        let found = unsafe {
+            core::slice::from_raw_parts_mut(found.cast::<(u64, &'static Conn)>(), self.count)
+        };
         if found.len() > 1 {
             found.sort_unstable_by_key(|(since, _)| *since);
         }
         for (_, conn) in found {
-            // SAFETY: `add` was given a reference that lives for ever.
-            f(unsafe { &**conn });
+            f(conn);
         }
         self.count = 0;
     }

@@ -11,7 +11,7 @@
 //! * A gap in the spin loop's own time means that another task wanted this CPU: the machine is full. Then, and for a
 //!   peer that was last seen on this very CPU, or on a machine with only one CPU, a thread yields (`sched_yield`)
 //!   instead of spinning: the awaited peer gets the CPU, and neither side has to sleep.
-//! * A thread whose waits are mostly longer than three tenths of that sleeps, even where CPUs are free: at 10,000 requests a
+//! * A thread whose waits are mostly longer than two tenths of that sleeps, even where CPUs are free: at 10,000 requests a
 //!   second, it would spin all the time.
 //! * Where the machine has more runnable threads than CPUs, the time that a spin takes is missing elsewhere: at a thread
 //!   that holds a lock, say. There a spin must save more CPU time than it costs. If the mean of the last spins did not,
@@ -46,7 +46,7 @@ const FULL_TIMES: u64 = 8;
 const FULL_MOST_US: u64 = 50_000;
 /// The CPU time that a spin saves if it finds what it waits for, in microseconds: about what a sleep and a wake-up cost both
 /// ends.
-const SAVES_US: u64 = 15;
+const SAVES_US: u64 = 12;
 /// For how long the score forgives less after a spin that did not pay on a full machine, in microseconds.
 const DEAR_US: u64 = 1_000_000;
 /// A yield that returns within this many microseconds found no other task on this CPU.
@@ -413,7 +413,7 @@ fn are_others_kept_in_vain(t: &thread::Thread, now: u64, per_us: u64) -> bool {
 /// A wait of so many microseconds is long: a thread whose waits mostly are sleeps, even where CPUs are free. It would use
 /// several times the CPU time for an answer that comes hardly sooner.
 fn long_us() -> u64 {
-    u64::from(config().spin_us) * 3 / 10
+    u64::from(config().spin_us) / 5
 }
 
 /// Has this thread received a part of a stream lately? Parked, it would get the next part by TCP.

@@ -60,7 +60,8 @@ impl Spare {
 
 /// Entries that the kernel is asked about by `poll`: on the stack, or in a mapping where there are many.
 pub(super) struct Entries {
-    few: [pollfd; ON_STACK],
+    /// Where there is no mapping, the first `many` are set.
+    few: [MaybeUninit<pollfd>; ON_STACK],
     /// The mapping, and its length in bytes.
     long: Option<(NonNull<u8>, usize)>,
     many: usize,
@@ -73,7 +74,7 @@ impl Entries {
     /// This many entries, which the kernel passes over. `None`: there is no memory for them.
     pub(super) fn new(many: usize) -> Option<Entries> {
         let mut entries = Entries {
-            few: [NONE; ON_STACK],
+            few: [const { MaybeUninit::uninit() }; ON_STACK],
             long: None,
             many,
         };
@@ -84,6 +85,8 @@ impl Entries {
                 unsafe { long.0.cast::<MaybeUninit<pollfd>>().add(i).as_mut() }.write(NONE);
             }
             entries.long = Some(long);
+        } else {
+            entries.few[..many].fill(MaybeUninit::new(NONE));
         }
         Some(entries)
     }
@@ -94,7 +97,11 @@ impl Entries {
             Some((at, _)) => unsafe {
                 core::slice::from_raw_parts_mut(at.cast().as_ptr(), self.many)
             },
-            None => &mut self.few[..self.many],
+            None => {
+                let few = self.few[..self.many].as_mut_ptr();
+                // SAFETY: `new` has written the first `many`.
+                unsafe { core::slice::from_raw_parts_mut(few.cast(), self.many) }
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::protocol::board::{self, polled::Ear};
 use crate::state::process::PROCESS;
 use crate::state::sets::Bell;
 use crate::state::thread;
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use libc::pollfd;
 use memlane_core::bell::Ring;
@@ -25,7 +26,8 @@ const TRIES: u32 = 64;
 
 /// The bells of one sleep.
 pub(super) struct Relied {
-    ears: [Option<Ear>; MOST],
+    /// The first `len` are set. To fill in all of them before each call would take twenty cache lines.
+    ears: [MaybeUninit<Ear>; MOST],
     len: usize,
     /// How often this call may still rely on bells.
     tries: u32,
@@ -38,7 +40,7 @@ impl Relied {
     pub(super) fn new(may: bool) -> Relied {
         let is_nested = thread::current().relies.load(Ordering::Relaxed) != 0;
         Relied {
-            ears: [None; MOST],
+            ears: [const { MaybeUninit::uninit() }; MOST],
             len: 0,
             tries: if may && !is_nested { TRIES } else { 0 },
             strangers: Strangers::Unknown,
@@ -67,7 +69,7 @@ impl Relied {
         let Some(place) = self.ears.get_mut(self.len) else {
             return false;
         };
-        *place = Some(board::polled::ear_of(bell));
+        place.write(board::polled::ear_of(bell));
         self.len += 1;
         true
     }
@@ -82,7 +84,9 @@ impl Relied {
     }
 
     fn each(&self) -> impl Iterator<Item = &Ear> {
-        self.ears[..self.len].iter().flatten()
+        let ears = &self.ears[..self.len];
+        // SAFETY: `add` has written the first `len`.
+        ears.iter().map(|ear| unsafe { ear.assume_init_ref() })
     }
 
     /// The ready words of the chunks, and how their bells are to be rung.
