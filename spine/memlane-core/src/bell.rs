@@ -35,7 +35,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 pub enum Ring {
     /// By a byte, which stays until the receiver takes it.
     Byte,
-    /// By an edge: something happens to the descriptor, and nothing stays. That takes the kernel about half as long.
+    /// By an edge: something happens to the descriptor, and nothing stays. That costs the kernel less.
     Edge,
 }
 
@@ -44,11 +44,11 @@ pub enum Ring {
 pub struct Told {
     /// The bit was not set: the receiver has seen all earlier news of this DMB.
     pub first: bool,
-    /// The receiver sleeps: the caller must ring the bell so.
+    /// The receiver sleeps: the caller must ring the bell, in this way.
     pub ring: Option<Ring>,
 }
 
-/// Do these words of a receiver say that it sleeps until somebody rings?
+/// Does this value of `asleep` say that the receiver sleeps until somebody rings?
 #[inline(always)]
 fn waits_for_ring(asleep: u32) -> bool {
     const { assert!(ASLEEP & ASLEEP_AT_EDGE & 1 == 1 && (AWAKE | RUNG) & 1 == 0) }
@@ -99,7 +99,7 @@ where
         })
     }
 
-    /// For the receiver: asks for the bell, to be rung so. Before it sleeps, a full fence must follow, and then
+    /// For the receiver: asks for the bell, to be rung in this way. Before it sleeps, a full fence must follow, and then
     /// [`has_news`](Self::has_news) or a look at each ring.
     #[inline]
     pub fn lie_down(&self, ring: Ring) {

@@ -209,8 +209,7 @@ pub const AWAKE: u32 = 0;
 pub const ASLEEP: u32 = 1;
 /// `ReadyWords::asleep`: a sender rings the bell, or has rung it. [`Nap`]: the sleeper is woken, or has been.
 pub const RUNG: u32 = 2;
-/// `ReadyWords::asleep`: as [`ASLEEP`], and the receiver's set reports edges of the bell's descriptor, so no byte is needed to
-/// ring it.
+/// `ReadyWords::asleep`: the receiver sleeps, or is about to, and hears edges of its bell: whoever has news rings without a byte.
 pub const ASLEEP_AT_EDGE: u32 = 3;
 
 /// "MLCHUNK1", little endian.

@@ -475,9 +475,9 @@ pub fn send_byte(sock: i32) -> Result<()> {
     unsafe { syscall!(libc::SYS_sendto, sock, &raw const byte, 1, flags, 0, 0) }.map(|_| ())
 }
 
-/// Makes an edge at the peer of a pair's end, once more: the receiving side of this end is shut again. Nothing is sent, and
-/// both ends can do what they could, except that this one receives nothing. The kernel tells those who wait for the peer's
-/// end that its state has changed, also if it has not, and an edge-triggered epoll set then reports whatever is true of it.
+/// Makes an edge at the other end of a pair, without sending anything: shuts the receiving side of this end, again if it has
+/// been shut before. The kernel tells those who wait for the other end that its state has changed, even if it has not, and an
+/// edge-triggered epoll set then reports whatever is true of it. Both ends can still send; this one can no longer receive.
 /// Never blocks.
 pub fn make_edge(sock: i32) -> Result<()> {
     // SAFETY: no pointers are passed.

@@ -43,7 +43,7 @@ pub(super) fn poll(times: u64) -> anyhow::Result<()> {
     })
 }
 
-/// Counts calls of `wait`, which waits for as many ms until the server's end is readable, and says whether it is.
+/// Counts calls of `wait`, which waits at most so many ms for the server's end to be readable, and says whether it is.
 fn sleeps(
     pair: Pair,
     times: u64,

@@ -161,8 +161,8 @@ pub(super) struct Waiter<'a> {
     pub(super) masked: bool,
     pub(super) sleep: Sleep<'a>,
     pub(super) pieces: Pieces,
-    /// When this wait last looked at the clock, in `ticks`: a look takes as long as thirty instructions. A spin may have passed
-    /// since, but no sleep.
+    /// When this wait last looked at the clock, in `ticks`: a look takes as long as some thirty instructions. A spin may have
+    /// passed since, but no sleep.
     pub(super) now: u64,
     /// Does the sleep that this thread is in rely on bells?
     pub(super) relies: bool,
@@ -481,7 +481,7 @@ impl Waiter<'_> {
         }
     }
 
-    /// The same for a caller that holds the set's lock.
+    /// Puts level-triggered registrations at the end of the ready list. The caller holds the set's lock.
     fn requeue_held(&self, round: &mut Round) {
         for place in &round.again[..round.kept] {
             // SAFETY: `keep` has set the places below `kept`.
