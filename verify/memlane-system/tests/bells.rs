@@ -166,7 +166,7 @@ fn sleepers(wait: &str, connections: u64) {
             };
             let bells = process.bells();
             assert!(bells > least, "{bells} bells in {ROUNDS} rounds: {lane}");
-            // Each connection when it comes into the set, when it has been idle for two seconds, and a few times in between:
+            // Each connection when it comes into the set, when it has been idle for three seconds, and a few times in between:
             // a round over all of them takes about half a second, too.
             let parks = process.parks();
             // A client that sleeps outside of a read is not seen to sleep.

@@ -64,3 +64,17 @@ pub(crate) fn sort_again(ep: &Ep, reg: &Reg) {
         push_hot(ep, reg);
     }
 }
+
+/// May the connection of this registration stay awake while a thread sleeps on the set?
+pub(crate) fn stays_awake(reg: &Reg) -> bool {
+    marked(reg, REG_BELL)
+        && !marked(reg, REG_ABSENT)
+        && waits_for_input(reg)
+        && reg.events.load(Ordering::Relaxed) & ONESHOT == 0
+}
+
+/// Does the program wait for bytes of the connection? A pool whose threads read takes the interest away while one of them does.
+pub(crate) fn waits_for_input(reg: &Reg) -> bool {
+    const INPUT: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
+    reg.events.load(Ordering::Relaxed) & INPUT != 0
+}

@@ -14,7 +14,7 @@ const BELLS: usize = u32::BITS as usize;
 const TAKEN_EVERY: u32 = 8;
 
 /// The events by which the kernel reports the bytes of a bell.
-const BYTES: u32 = libc::EPOLLIN as u32 | ET;
+pub(super) const BYTES: u32 = libc::EPOLLIN as u32 | ET;
 
 /// The bell of a chunk.
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +29,10 @@ pub struct Bell {
 
 /// A chunk whose bell is in the set.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     /// The chunk's name, +1; 0: free.
-    chunk: AtomicU64,
-    fd: AtomicI32,
+    pub(super) chunk: AtomicU64,
+    pub(super) fd: AtomicI32,
     /// The number of rings since its bytes were last taken.
     rings: AtomicU32,
 }
@@ -45,9 +45,9 @@ pub struct Bells {
     pub sleepers: AtomicU32,
     /// A bit for each place that has had a bell since the set was made; it may be free again. A wait looks at these places
     /// only: all of them are 12 cache lines.
-    used: AtomicU32,
+    pub(super) used: AtomicU32,
     /// Those of them whose bell the kernel reports [at an edge](edges).
-    edges: AtomicU32,
+    pub(super) edges: AtomicU32,
     /// `ticks` at which a thread last parked the connections that had been idle.
     pub swept: AtomicU64,
     places: [Place; BELLS],
@@ -64,7 +64,7 @@ impl Bells {
         self.swept.store(0, Ordering::Relaxed);
     }
 
-    fn places_used(&self) -> impl Iterator<Item = (usize, &Place)> {
+    pub(super) fn places_used(&self) -> impl Iterator<Item = (usize, &Place)> {
         let mut left = self.used.load(Ordering::Relaxed);
         core::iter::from_fn(move || {
             let n = left.trailing_zeros() as usize;
@@ -138,38 +138,8 @@ pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
 }
 
 /// The `data` that the kernel keeps for the bell of the chunk with this name, +1.
-fn data_of(name: u64) -> u64 {
+pub(super) fn data_of(name: u64) -> u64 {
     base() ^ (BELL + name) << GENERATION_BITS
-}
-
-/// Makes the kernel report edges of the bells in the set, the next time that they are asked for. It reports each of these bells
-/// at once, for the first time. So only a thread that is about to sleep on the set calls this: to anybody who polled the set,
-/// that would be news of it. The caller holds the set's lock.
-#[inline]
-pub fn hear_edges(ep: &Ep) {
-    let all = ep.bells.used.load(Ordering::Relaxed);
-    if all != ep.bells.edges.load(Ordering::Relaxed) {
-        hear_more_edges(ep);
-    }
-}
-
-#[cold]
-fn hear_more_edges(ep: &Ep) {
-    if !edges::are_heard() {
-        return;
-    }
-    let known = ep.bells.edges.load(Ordering::Relaxed);
-    for (n, place) in ep.bells.places_used() {
-        let name = place.chunk.load(Ordering::Relaxed);
-        let is_heard = || {
-            let fd = place.fd.load(Ordering::Relaxed);
-            ctl(ep, libc::EPOLL_CTL_MOD, fd, (BYTES | OUT, data_of(name))).is_ok()
-        };
-        // A place that is free has nothing to hear.
-        if known & 1 << n == 0 && (name == 0 || is_heard()) {
-            ep.bells.edges.fetch_or(1 << n, Ordering::Relaxed);
-        }
-    }
 }
 
 /// Takes a chunk's bell out of a set that it no longer wakes: a thread that sleeps there would get up for others' news, and
@@ -207,20 +177,6 @@ pub(crate) fn rung(ep: &Ep, chunk: u32, events: u32) {
 pub fn has_bell(regs: &Regs) -> bool {
     regs.iter()
         .any(|reg| marked(reg, REG_BELL) && !reg.ep.load(Ordering::Relaxed).is_null())
-}
-
-/// May the connection of this registration stay awake while a thread sleeps on the set?
-pub(crate) fn stays_awake(reg: &Reg) -> bool {
-    marked(reg, REG_BELL)
-        && !marked(reg, REG_ABSENT)
-        && waits_for_input(reg)
-        && reg.events.load(Ordering::Relaxed) & ONESHOT == 0
-}
-
-/// Does the program wait for bytes of the connection? A pool whose threads read takes the interest away while one of them does.
-pub(crate) fn waits_for_input(reg: &Reg) -> bool {
-    const INPUT: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
-    reg.events.load(Ordering::Relaxed) & INPUT != 0
 }
 
 /// A connection is about to wake up while threads sleep on the set. If it is the only one that is awake, the threads sleep

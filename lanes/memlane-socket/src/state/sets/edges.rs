@@ -7,6 +7,9 @@
 //!
 //! Linux has always done so, but promises it nowhere. So each process tries it once, and asks for bytes where it fails.
 
+use super::Ep;
+use super::bells::{BYTES, data_of};
+use super::kernel::{OUT, ctl};
 use core::sync::atomic::{AtomicU32, Ordering};
 use memlane_sys::Errno;
 use memlane_sys::{epoll, sock};
@@ -16,6 +19,36 @@ use memlane_sys::{epoll, sock};
 static EDGES: AtomicU32 = AtomicU32::new(0);
 const HEARD: u32 = 1;
 const UNHEARD: u32 = 2;
+
+/// Makes the kernel report edges of the bells in the set, the next time that they are asked for. It reports each of these bells
+/// at once, for the first time. So only a thread that is about to sleep on the set calls this: to anybody who polled the set,
+/// that would be news of it. The caller holds the set's lock.
+#[inline]
+pub fn hear_edges(ep: &Ep) {
+    let all = ep.bells.used.load(Ordering::Relaxed);
+    if all != ep.bells.edges.load(Ordering::Relaxed) {
+        hear_more_edges(ep);
+    }
+}
+
+#[cold]
+fn hear_more_edges(ep: &Ep) {
+    if !are_heard() {
+        return;
+    }
+    let known = ep.bells.edges.load(Ordering::Relaxed);
+    for (n, place) in ep.bells.places_used() {
+        let name = place.chunk.load(Ordering::Relaxed);
+        let is_heard = || {
+            let fd = place.fd.load(Ordering::Relaxed);
+            ctl(ep, libc::EPOLL_CTL_MOD, fd, (BYTES | OUT, data_of(name))).is_ok()
+        };
+        // A place that is free has nothing to hear.
+        if known & 1 << n == 0 && (name == 0 || is_heard()) {
+            ep.bells.edges.fetch_or(1 << n, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Does the kernel tell sets of edges?
 pub fn are_heard() -> bool {

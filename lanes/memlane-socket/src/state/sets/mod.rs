@@ -29,11 +29,9 @@ mod sleeper;
 mod turns;
 
 pub(crate) use awake::*;
-pub use bells::{
-    Bell, Bells, count_on_bell, hang, has_bell, hear_edges, may_have_bells, take_down,
-};
-pub(crate) use bells::{rung, stays_awake, waits_for_input};
-pub use edges::are_heard as are_edges_heard;
+pub(crate) use bells::rung;
+pub use bells::{Bell, Bells, count_on_bell, hang, has_bell, may_have_bells, take_down};
+pub use edges::{are_heard as are_edges_heard, hear_edges};
 pub use full::full;
 pub(crate) use full::*;
 pub(crate) use kernel::*;

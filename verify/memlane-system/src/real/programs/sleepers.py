@@ -3,7 +3,7 @@
 
 sleepers.py server WAIT PORT: echoes what comes over any of its connections, until all are closed.
 sleepers.py client WAIT PORT CONNECTIONS ROUNDS: talks over each connection until their lanes should be open; then ROUNDS requests
-over the connections in turn, with a few milliseconds of sleep before each; then all sleep for two seconds; then one request over
+over the connections in turn, with a few milliseconds of sleep before each; then all sleep for three seconds; then one request over
 each connection. Prints how many answers were right.
 sleepers.py crowd PORT CONNECTIONS ROUNDS SERVER: talks over each connection until their lanes should be open; then, ROUNDS times,
 waits until the process SERVER sleeps, stops it, sends a request over each connection, and lets it go on. Prints how many answers
@@ -32,7 +32,7 @@ import time
 SIZE = 100
 COMPUTE = b"c" * SIZE
 COMPUTE_SECONDS = 0.02
-IDLE_SECONDS = 2  # a sleeper looks at its rings by itself after half a second
+IDLE_SECONDS = 3  # a sleeper looks at its rings by itself twice a second, and parks what two looks in a row have found idle
 LATE_SECONDS = 0.4
 UNTIL_LANE = 40  # requests over a connection until its lane should be open
 
