@@ -21,9 +21,10 @@ pub fn add(set: i32, fd: i32, name: u64) -> Result<()> {
 }
 
 /// Adds a descriptor that is always writable to the set. [`ready`] calls it `name` once now, and once whenever its state has
-/// changed.
+/// changed or bytes have come.
 pub fn add_edges(set: i32, fd: i32, name: u64) -> Result<()> {
-    add_events(set, fd, libc::EPOLLOUT as u32 | libc::EPOLLET as u32, name)
+    let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
+    add_events(set, fd, events as u32, name)
 }
 
 fn add_events(set: i32, fd: i32, events: u32, name: u64) -> Result<()> {
@@ -73,6 +74,11 @@ pub fn take_edge(set: i32) -> Option<u32> {
     // SAFETY: `event` is writable; no signal mask is passed.
     let n = unsafe { syscall!(libc::SYS_epoll_pwait, set, &raw mut event, 1, 0, 0, 0) };
     (n == Ok(1)).then_some(event.events)
+}
+
+/// Do these bits of an event say that there are bytes to read?
+pub fn has_bytes(events: u32) -> bool {
+    events & libc::EPOLLIN as u32 != 0
 }
 
 /// Do these bits of an event say that the peer has ended?

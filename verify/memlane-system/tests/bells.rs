@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use memlane_system::real::lane::Process;
 use memlane_system::real::{counts, free_port, story};
 
 const ROUNDS: u64 = 500;
@@ -26,6 +27,14 @@ fn sleepers_in_select_talk_through_memory_and_are_parked_only_when_they_have_bee
 fn sleepers_of_programs_with_threads_talk_through_memory() {
     sleepers("threaded-poll", 70);
     sleepers("threaded-select", 20);
+}
+
+/// Where the kernel tells of no edges, or a sender may make none, a bell rings by bytes.
+#[test]
+fn sleepers_that_hear_no_edges_and_senders_that_can_make_none_talk_through_memory() {
+    sleepers_of("deaf-epoll", "deaf-poll", 20);
+    sleepers_of("epoll", "deaf-epoll", 20);
+    sleepers_of("deaf-epoll", "poll", 20);
 }
 
 /// The thread that waits sleeps again while the other one reads, and is still asleep when the connection's events are asked for again.
@@ -128,55 +137,67 @@ fn crowds(name: &str, role: &str, more: fn(u32) -> Vec<u64>) {
 }
 
 fn sleepers(wait: &str, connections: u64) {
-    story(&format!("sleepers-{wait}"), &["python3"], |stage| {
-        let port = free_port();
-        let mut server = stage.python("sleepers.py");
-        server.args(["server", wait, &port.to_string()]);
-        let mut server = stage.start("server", server);
-        server.wait_listening(port);
-        let mut client = stage.python("sleepers.py");
-        client.args([
-            "client".into(),
-            wait.to_owned(),
-            port.to_string(),
-            connections.to_string(),
-            ROUNDS.to_string(),
-        ]);
-        // It sleeps until its answer comes, so that the server has to ring.
-        if wait != "recv" {
-            client.env("MEMLANE_SPIN", "off");
-        }
-        let done = stage.run("client", client, Duration::from_secs(60));
-        let served = server.wait(Duration::from_secs(10)).success();
-        let asked = connections * 40 + ROUNDS + connections;
-        assert_eq!(counts(&done.stdout())["right"], asked);
-        if !stage.under_memlane() {
-            return;
-        }
-        // A client that waits for its answer in a read may spin until it comes.
-        let least = |is_client| match (wait, is_client) {
-            ("recv", false) => 0,
-            ("recv", true) => ROUNDS / 4,
-            _ => ROUNDS / 2,
-        };
-        for (lane, least) in [(&done.lane, least(true)), (&served.lane, least(false))] {
-            lane.must_use_ring(&[]);
-            let [process] = &lane.processes[..] else {
-                panic!("one process: {lane}");
+    sleepers_of(wait, wait, connections);
+}
+
+/// The server sleeps in `at_server`, the client in `wait`.
+fn sleepers_of(at_server: &str, wait: &str, connections: u64) {
+    story(
+        &format!("sleepers-{at_server}-{wait}"),
+        &["python3"],
+        |stage| {
+            let port = free_port();
+            let mut server = stage.python("sleepers.py");
+            server.args(["server", at_server, &port.to_string()]);
+            let mut server = stage.start("server", server);
+            server.wait_listening(port);
+            let mut client = stage.python("sleepers.py");
+            client.args([
+                "client".into(),
+                wait.to_owned(),
+                port.to_string(),
+                connections.to_string(),
+                ROUNDS.to_string(),
+            ]);
+            // It sleeps until its answer comes, so that the server has to ring.
+            if wait != "recv" {
+                client.env("MEMLANE_SPIN", "off");
+            }
+            let done = stage.run("client", client, Duration::from_secs(60));
+            let served = server.wait(Duration::from_secs(10)).success();
+            let asked = connections * 40 + ROUNDS + connections;
+            assert_eq!(counts(&done.stdout())["right"], asked);
+            if !stage.under_memlane() {
+                return;
+            }
+            // A client that waits for its answer in a read may spin until it comes.
+            let least = |is_client| match (wait, is_client) {
+                ("recv", false) => 0,
+                ("recv", true) => ROUNDS / 4,
+                _ => ROUNDS / 2,
             };
-            let bells = process.bells();
-            assert!(bells > least, "{bells} bells in {ROUNDS} rounds: {lane}");
-            // Each connection when it comes into the set, when it has been idle for three seconds, and a few times in between:
-            // a round over all of them takes about half a second, too.
-            let parks = process.parks();
-            // A client that sleeps outside of a read is not seen to sleep.
-            let is_seen = wait != "recv" || least == 0;
-            assert!(!is_seen || parks >= connections, "{parks} parks: {lane}");
-            let is_pool = ["pool", "selectors"].contains(&wait);
-            assert!(!is_pool || parks < 5 * connections, "{parks} parks: {lane}");
-            let by_tcp: u64 = process.bytes()[2..].iter().sum();
-            let all: u64 = process.bytes().iter().sum();
-            assert!(by_tcp < all / 2, "{by_tcp} of {all} bytes by TCP: {lane}");
-        }
-    });
+            for (lane, least) in [(&done.lane, least(true)), (&served.lane, least(false))] {
+                lane.must_use_ring(&[]);
+                // One that becomes deaf has been another program before.
+                let has_talked = |process: &&Process| process.bytes().iter().any(|&n| n > 0);
+                let talked: Vec<_> = lane.processes.iter().filter(has_talked).collect();
+                let [process] = talked[..] else {
+                    panic!("one process: {lane}");
+                };
+                let bells = process.bells();
+                assert!(bells > least, "{bells} bells in {ROUNDS} rounds: {lane}");
+                // Each connection when it comes into the set, when it has been idle for three seconds, and a few times in between:
+                // a round over all of them takes about half a second, too.
+                let parks = process.parks();
+                // A client that sleeps outside of a read is not seen to sleep.
+                let is_seen = wait != "recv" || least == 0;
+                assert!(!is_seen || parks >= connections, "{parks} parks: {lane}");
+                let is_pool = ["pool", "selectors"].contains(&wait);
+                assert!(!is_pool || parks < 5 * connections, "{parks} parks: {lane}");
+                let by_tcp: u64 = process.bytes()[2..].iter().sum();
+                let all: u64 = process.bytes().iter().sum();
+                assert!(by_tcp < all / 2, "{by_tcp} of {all} bytes by TCP: {lane}");
+            }
+        },
+    );
 }

@@ -11,7 +11,7 @@ use crate::state::process;
 use crate::state::sets::{self, Bell};
 use core::sync::atomic::{AtomicI32, Ordering};
 use memlane_core::bell::Ring;
-use memlane_sys::{Result, epoll};
+use memlane_sys::{Result, epoll, sock};
 
 far! {
     /// The set of each chunk's bell; 0: none. Written by the thread that the bell wakes, or under the groups' lock while nobody
@@ -33,13 +33,15 @@ pub struct Ear {
 impl Ear {
     /// Takes what has been heard: the next ring is heard again. Returns whether the sender may still ring.
     pub fn take(&self) -> bool {
-        match self.ring {
-            Ring::Byte => {
-                let _ = memlane_sys::sock::discard(self.fd);
-                true
-            }
-            Ring::Edge => !epoll::take_edge(self.fd).is_some_and(epoll::has_hung_up),
+        let events = match self.ring {
+            Ring::Byte => None,
+            Ring::Edge => epoll::take_edge(self.fd),
+        };
+        // A sender that may make no edge has sent a byte.
+        if self.ring == Ring::Byte || events.is_some_and(epoll::has_bytes) {
+            let _ = sock::discard(self.bell.fd);
         }
+        !events.is_some_and(epoll::has_hung_up)
     }
 }
 
@@ -100,7 +102,6 @@ pub(super) fn forget(chunk: usize) {
 mod tests {
     use super::*;
     use crate::state::sets::Sleeper;
-    use memlane_sys::sock;
 
     fn polls_readable(fd: i32) -> bool {
         let mut one = libc::pollfd {
@@ -131,6 +132,11 @@ mod tests {
         assert!(!is_heard(), "nothing has rung");
         for _ in 0..2 {
             sock::make_edge(theirs.raw()).expect("an edge");
+            assert!(is_heard() && ear.take() && !is_heard());
+        }
+        // A sender that may make no edge sends bytes, and never finds their place full.
+        for _ in 0..1000 {
+            sock::send_byte(theirs.raw()).expect("a byte");
             assert!(is_heard() && ear.take() && !is_heard());
         }
         drop(theirs);

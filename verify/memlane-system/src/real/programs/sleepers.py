@@ -18,13 +18,18 @@ open; then ROUNDS requests, with a few milliseconds of sleep before each. Prints
 WAIT: epoll, poll, select, or recv: the server has a thread for each connection, and neither side waits for several at once. With
 threaded-poll and threaded-select, each side has another thread, and waits for a pipe, too. With pool, one thread of the server waits with
 epoll, and another reads: no events are asked for meanwhile. With selectors, as in Java, two threads wait, with a set each; they take a
-connection out of the set meanwhile, and the reader tells them when to put it back.
+connection out of the set meanwhile, and the reader tells them when to put it back. With deaf-epoll and deaf-poll, the kernel
+refuses shutdown(2), by which a bell rings at an edge.
 """
+import ctypes
+import errno
 import os
+import platform
 import queue
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -382,10 +387,27 @@ def turns(port, connections, rounds):
     print(f"right={right} late={late}")
 
 
+def become_deaf():
+    """Begins anew as a program in which shutdown(2) fails: a filter of system calls outlives exec."""
+    refused = {"x86_64": 48, "aarch64": 210}[platform.machine()]
+    load, unless, answer = 0x20, 0x15, 0x06
+    fails, is_allowed = 0x00050000 | errno.EPERM, 0x7FFF0000
+    code = [(load, 0, 0, 0), (unless, 0, 1, refused), (answer, 0, 0, fails), (answer, 0, 0, is_allowed)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in code))
+    described = ctypes.create_string_buffer(struct.pack("HP", len(code), ctypes.addressof(program)))
+    no_new_privileges, set_filter, by_program = 38, 22, 2
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(no_new_privileges, 1, 0, 0, 0) == 0
+    assert prctl(set_filter, by_program, described, 0, 0) == 0
+    os.execv(sys.executable, [sys.executable, *[word.removeprefix("deaf-") for word in sys.argv]])
+
+
 NUMBERED = {"crowd": crowd, "busy": busy, "turns-server": turns_server, "turns": turns}
 
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
+    if rest[0].startswith("deaf-"):
+        become_deaf()
     if role in NUMBERED:
         NUMBERED[role](*map(int, rest))
     else:
