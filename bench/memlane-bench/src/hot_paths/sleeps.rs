@@ -43,7 +43,8 @@ pub(super) fn poll(times: u64) -> anyhow::Result<()> {
     })
 }
 
-/// Counts calls of `wait`, which waits at most so many ms for the server's end to be readable, and says whether it is.
+/// Counts the calls of `wait`. It takes the server's end and a limit in ms, waits until the end is readable or the time is over,
+/// and returns whether the end is readable.
 fn sleeps(
     pair: Pair,
     times: u64,

@@ -485,8 +485,52 @@ pub(super) fn forget_all() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use memlane_core::layout::{ASLEEP, ASLEEP_AT_EDGE, AWAKE};
+    use memlane_sys::{epoll, sock};
+
+    /// Makes a chunk of zeros that wakes this sleeper, and whose sender can ring. No other test uses its number. Returns its words
+    /// and its name.
+    pub(crate) fn chunk_of_zeros(number: u32, sleeper: Sleeper) -> (&'static ReadyWords, u32) {
+        // SAFETY: a header consists of atomics, for which zeros are valid.
+        let header: Box<ChunkHeader> = unsafe { Box::new(core::mem::zeroed()) };
+        let header: &'static ChunkHeader = Box::leak(header);
+        header.ready.rings.store(1, Ordering::Relaxed);
+        let board = &BOARDS[number as usize];
+        let base = core::ptr::from_ref(header).cast_mut().cast();
+        board.base.store(base, Ordering::Release);
+        board.sleeper.set(sleeper);
+        (&header.ready, name_of(number))
+    }
+
+    #[test]
+    fn a_set_asks_for_bytes_before_its_first_sleep_and_for_edges_from_then_on() {
+        crate::state::thread::tests::set_own_locator();
+        let set = epoll::create().expect("a set");
+        // SAFETY: zeros are valid for all of its fields, which are atomics; nobody else has this set.
+        let ep: &'static Ep = Box::leak(unsafe { Box::new(core::mem::zeroed()) });
+        ep.reset(set.raw());
+        let sleeper = Sleeper::on_set(ep);
+        let (ready, chunk) = chunk_of_zeros(1950, sleeper);
+        let asleep = || ready.asleep.load(Ordering::Relaxed);
+        let (ours, theirs) = sock::unix_stream().expect("a pair");
+        let fd = ours.raw();
+        let bell = Bell { chunk, fd, sleeper };
+        let is_told = || epoll::take_edge(set.raw()).is_some();
+        assert!(hang(ep, &bell) && !is_told());
+        assert!(lie_down(ep) && asleep() == ASLEEP);
+        assert!(is_told() && !is_told(), "once, since it is heard now");
+        get_up(ep);
+        assert_eq!(asleep(), AWAKE);
+        assert!(lie_down(ep) && asleep() == ASLEEP_AT_EDGE);
+        assert!(!is_told());
+        sock::make_edge(theirs.raw()).expect("an edge");
+        assert!(is_told());
+        get_up(ep);
+        ask_for(&bell);
+        assert_eq!(asleep(), ASLEEP_AT_EDGE, "a connection wakes up meanwhile");
+    }
 
     fn is_looked_at(chunk: u32) -> bool {
         let word = HOT_CHUNKS[chunk as usize / 64].load(Ordering::SeqCst);

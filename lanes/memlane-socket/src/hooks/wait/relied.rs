@@ -142,3 +142,40 @@ pub(super) fn is_sweep_due() -> bool {
     }
     is_due
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::sets::Sleeper;
+    use memlane_core::layout::{ASLEEP_AT_EDGE, AWAKE};
+    use memlane_sys::sock;
+
+    #[test]
+    fn a_poll_asks_for_edges_and_relies_on_no_bell_whose_sender_has_closed_it() {
+        thread::tests::set_own_locator();
+        let sleeper = Sleeper::this_thread();
+        let (ready, chunk) = board::tests::chunk_of_zeros(1951, sleeper);
+        let (ours, theirs) = sock::unix_stream().expect("a pair");
+        let fd = ours.raw();
+        let mut relied = Relied::new(true);
+        relied.begin();
+        assert!(relied.add(&Bell { chunk, fd, sleeper }));
+        relied.lie_down();
+        assert_eq!(ready.asleep.load(Ordering::Relaxed), ASLEEP_AT_EDGE);
+        relied.get_up();
+        assert_eq!(ready.asleep.load(Ordering::Relaxed), AWAKE);
+        let heard = |entry| pollfd {
+            revents: libc::POLLIN,
+            ..entry
+        };
+        let rung: Vec<pollfd> = relied.entries().map(heard).collect();
+        assert!(rung.len() == 1 && rung[0].fd != fd, "the bell's set");
+        sock::make_edge(theirs.raw()).expect("an edge");
+        relied.silence(&rung);
+        assert!(relied.may());
+        drop(theirs);
+        relied.silence(&rung);
+        assert!(!relied.may());
+        board::polled::close(1951);
+    }
+}

@@ -77,8 +77,14 @@ fn make(bell: &Bell, set: &AtomicI32) -> i32 {
     } else {
         -1
     };
-    set.store(fd, Ordering::Relaxed);
-    fd
+    match set.compare_exchange(0, fd, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => fd,
+        // A signal handler that polled meanwhile has made one.
+        Err(known) => {
+            process::unhide(fd);
+            known
+        }
+    }
 }
 
 /// Closes the set of a chunk's bell: nobody polls for it any more.

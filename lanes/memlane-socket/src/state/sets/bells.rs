@@ -48,6 +48,8 @@ pub struct Bells {
     pub(super) used: AtomicU32,
     /// Those of them whose bell the kernel reports [at an edge](edges).
     pub(super) edges: AtomicU32,
+    /// Those of which the kernel has been asked to report edges, whether it does or not.
+    pub(super) asked: AtomicU32,
     /// `ticks` at which a thread last parked the connections that had been idle.
     pub swept: AtomicU64,
     places: [Place; BELLS],
@@ -60,6 +62,7 @@ impl Bells {
         }
         self.used.store(0, Ordering::Relaxed);
         self.edges.store(0, Ordering::Relaxed);
+        self.asked.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.swept.store(0, Ordering::Relaxed);
     }
@@ -133,6 +136,7 @@ pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
     place.rings.store(0, Ordering::Relaxed);
     place.chunk.store(name, Ordering::Relaxed);
     ep.bells.edges.fetch_and(!(1 << n), Ordering::Relaxed);
+    ep.bells.asked.fetch_and(!(1 << n), Ordering::Relaxed);
     ep.bells.used.fetch_or(1 << n, Ordering::Relaxed);
     true
 }

@@ -11,8 +11,7 @@ use super::Ep;
 use super::bells::{BYTES, data_of};
 use super::kernel::{OUT, ctl};
 use core::sync::atomic::{AtomicU32, Ordering};
-use memlane_sys::Errno;
-use memlane_sys::{epoll, sock};
+use memlane_sys::{Result, epoll, sock};
 
 /// Whether the kernel tells of edges: 0: not tried yet, or [`HEARD`] or [`UNHEARD`]. Written by the first threads that sleep
 /// on bells, with the same value; nothing is ordered by it.
@@ -21,59 +20,54 @@ const HEARD: u32 = 1;
 const UNHEARD: u32 = 2;
 
 /// Makes the kernel report edges of the bells in the set, the next time that they are asked for. It reports each of these bells
-/// at once, for the first time. So only a thread that is about to sleep on the set calls this: to anybody who polled the set,
-/// that would be news of it. The caller holds the set's lock.
+/// at once, for the first time, which wakes a sleeper: to anybody who polled the set, that would be news of it. So this is called
+/// where a thread sleeps on the set, or is about to. The caller holds the set's lock.
 #[inline]
 pub fn hear_edges(ep: &Ep) {
     let all = ep.bells.used.load(Ordering::Relaxed);
-    if all != ep.bells.edges.load(Ordering::Relaxed) {
-        hear_more_edges(ep);
+    if all != ep.bells.asked.load(Ordering::Relaxed) {
+        ask_for_edges(ep, all);
     }
 }
 
+/// Asks once for each bell: one that the kernel does not know by this number any more rings by bytes.
 #[cold]
-fn hear_more_edges(ep: &Ep) {
+fn ask_for_edges(ep: &Ep, all: u32) {
+    let asked = ep.bells.asked.swap(all, Ordering::Relaxed);
     if !are_heard() {
         return;
     }
-    let known = ep.bells.edges.load(Ordering::Relaxed);
     for (n, place) in ep.bells.places_used() {
         let name = place.chunk.load(Ordering::Relaxed);
-        let is_heard = || {
-            let fd = place.fd.load(Ordering::Relaxed);
-            ctl(ep, libc::EPOLL_CTL_MOD, fd, (BYTES | OUT, data_of(name))).is_ok()
-        };
-        // A place that is free has nothing to hear.
-        if known & 1 << n == 0 && (name == 0 || is_heard()) {
+        if asked & 1 << n != 0 || name == 0 {
+            continue;
+        }
+        let fd = place.fd.load(Ordering::Relaxed);
+        if ctl(ep, libc::EPOLL_CTL_MOD, fd, (BYTES | OUT, data_of(name))).is_ok() {
             ep.bells.edges.fetch_or(1 << n, Ordering::Relaxed);
         }
     }
 }
 
-/// Does the kernel tell sets of edges?
+/// Does the kernel tell sets of edges? If a descriptor is missing to find out, it seems not to, for the moment.
 pub fn are_heard() -> bool {
-    if EDGES.load(Ordering::Relaxed) == 0 {
-        let heard = if is_trial_heard() { HEARD } else { UNHEARD };
-        EDGES.store(heard, Ordering::Relaxed);
+    if EDGES.load(Ordering::Relaxed) == 0
+        && let Ok(heard) = try_one()
+    {
+        EDGES.store(if heard { HEARD } else { UNHEARD }, Ordering::Relaxed);
     }
     EDGES.load(Ordering::Relaxed) == HEARD
 }
 
 /// Tries a bell in a set of its own.
-fn is_trial_heard() -> bool {
-    let tried = || {
-        let (ours, theirs) = sock::unix_stream()?;
-        let set = epoll::create()?;
-        let is_told = || epoll::ready(set.raw()).next().is_some();
-        epoll::add_edges(set.raw(), ours.raw(), 0)?;
-        let mut heard = is_told() && !is_told();
-        for _ in 0..2 {
-            sock::make_edge(theirs.raw())?;
-            heard &= is_told() && !is_told();
-        }
-        Ok::<_, Errno>(heard)
-    };
-    tried() == Ok(true)
+fn try_one() -> Result<bool> {
+    let (ours, theirs) = sock::unix_stream()?;
+    let set = epoll::create()?;
+    epoll::add_edges(set.raw(), ours.raw(), 0)?;
+    let is_told_once =
+        || epoll::take_edge(set.raw()).is_some() && epoll::take_edge(set.raw()).is_none();
+    let is_told_again = || sock::make_edge(theirs.raw()).is_ok() && is_told_once();
+    Ok(is_told_once() && is_told_again() && is_told_again())
 }
 
 #[cfg(test)]

@@ -161,8 +161,8 @@ pub(super) struct Waiter<'a> {
     pub(super) masked: bool,
     pub(super) sleep: Sleep<'a>,
     pub(super) pieces: Pieces,
-    /// When this wait last looked at the clock, in `ticks`: a look takes as long as some thirty instructions. A spin may have
-    /// passed since, but no sleep.
+    /// When this wait last looked at the clock, in `ticks`: a look takes as long as some thirty instructions. A spin that found
+    /// something may have passed since, but no sleep.
     pub(super) now: u64,
     /// Does the sleep that this thread is in rely on bells?
     pub(super) relies: bool,
@@ -242,9 +242,6 @@ impl Waiter<'_> {
                     }
                 }
                 let (spun, n) = self.spin(budget);
-                if budget > 0 {
-                    self.now = ticks();
-                }
                 if n != 0 {
                     return n;
                 }
@@ -254,6 +251,7 @@ impl Waiter<'_> {
                         real::set_errno(libc::EINTR);
                         return -1;
                     }
+                    Spun::Nothing if budget > 0 => self.now = ticks(),
                     Spun::Nothing => {}
                 }
                 if let Some(us) = self.nap_instead(deadline) {
