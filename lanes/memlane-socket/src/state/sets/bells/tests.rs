@@ -71,4 +71,6 @@ fn a_bell_in_a_set_is_no_news_of_the_set_until_a_thread_lies_down_and_then_edges
     take_down(&ep, &bell(5, 0));
     assert!(hang(&ep, &bell(9, 0), |_| false) && !is_told());
     assert!(ep.bells.ring_of(9) == Ring::Byte && ep.bells.ring_of(6) == Ring::Edge);
+    hear_edges(&ep);
+    assert!(is_told() && ep.bells.ring_of(9) == Ring::Edge);
 }
