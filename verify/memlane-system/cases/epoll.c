@@ -381,6 +381,31 @@ static void set_polled_by_poll(void) {
     finish();
 }
 
+/* A sleeper that lost sight of the other half would find it when it looks by itself, after half a second. */
+static void wakes_and_reads_half(int ep) {
+    int fd = (int)arena->values[0];
+    for (int i = 0; i < 3; i++) {
+        wait_says(ep, -1);
+        take(fd, 2);
+        wait_says(ep, 200);
+        take(fd, 2);
+    }
+    wait_says(ep, 0);
+}
+static void half_of_what_woke_a_sleeper_is_reported_again(void) {
+    int fd = pair(), ep = epoll_create1(0);
+    add(ep, fd, EPOLLIN, 1);
+    arena->values[0] = fd;
+    pthread_t t = thread_actor(5, wakes_and_reads_half, ep);
+    for (int i = 0; i < 3; i++) {
+        until_asleep(5);
+        tell_text("abcd");
+        nap_ms(30);
+    }
+    pthread_join(t, NULL);
+    finish();
+}
+
 static void child_waits_and_reads(int ep) {
     wait_says(ep, 5000);
     take((int)arena->values[0], 3);
@@ -840,6 +865,7 @@ const struct one_case cases[] = {
     CASE(nested_sets),
     CASE(asleep_in_a_nested_set),
     CASE(set_polled_by_poll),
+    CASE(half_of_what_woke_a_sleeper_is_reported_again),
     ALONE(set_used_by_a_forked_child),
     ALONE(child_adds_and_parent_waits),
     ALONE(set_inherited_and_the_parent_closes),
