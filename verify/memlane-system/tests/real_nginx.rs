@@ -34,7 +34,8 @@ fn curl_fetches_many_small_files_over_one_connection() {
     let site = Site::new(&story);
     story.in_each_mode(|stage| {
         let nginx = Nginx::start(stage, &site);
-        let names = (0..2 * SMALL_FILES).map(|n| format!("small/{}", n % SMALL_FILES));
+        // So many that curl lives long enough to be seen.
+        let names = (0..10 * SMALL_FILES).map(|n| format!("small/{}", n % SMALL_FILES));
         let names: Vec<String> = names.collect();
         let urls: Vec<String> = names.iter().map(|name| nginx.url(name)).collect();
         let (done, files) = curl_all(stage, &urls, &["-w", "%{num_connects}\n"]);

@@ -281,6 +281,8 @@ pub struct Handshake {
     /// The Proposal that waits for an answer went to a process that is known to serve the address, and not to the rendezvous
     /// name.
     pub by_mail: bool,
+    /// How often that Proposal has gone to the rendezvous name as well.
+    pub asked_by_name: u32,
     /// A process that serves the address has said that it does not have the other end, or not yet. So it runs memlane.
     pub told_too_young: bool,
     /// The other end is in another network namespace: the agent is asked for it.
@@ -336,6 +338,7 @@ impl Handshake {
         tx_map_len: 0,
         by_name: false,
         by_mail: false,
+        asked_by_name: 0,
         told_too_young: false,
         by_agent: false,
         asked: 0,

@@ -79,8 +79,8 @@ const LISTEN_NS: u64 = if faults::ON {
 /// The looks that a listening side takes at least: 64 after a call each, the others after 16 calls each. So it listens for
 /// 576 calls, and a client whose handshakes are put off proposes at its 512th (`process::payback`).
 const LISTEN_TRIES: u32 = 96;
-/// How long a process that is known to serve an address may take for its answer, in ns, before a Proposal goes by name, too.
-/// The accepting side listens for [`LISTEN_NS`].
+/// How long a process that is known to serve an address may take for its answer, in ns, before a Proposal goes by name, too;
+/// it goes again each time that so long has passed. The accepting side listens for [`LISTEN_NS`].
 const ELSEWHERE_NS: u64 = LISTEN_NS / 10;
 /// How long a side waits for an answer, in ns: the peer may be inside one long call.
 const ANSWER_NS: u64 = if faults::ON {
@@ -237,7 +237,7 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
     hs.by_mail = false;
     match names::propose(conn, hs, &m) {
         Mailed::Sent => {
-            (hs.by_mail, hs.since) = (true, time::now_ns());
+            (hs.by_mail, hs.asked_by_name, hs.since) = (true, 0, time::now_ns());
             return proposed(conn, hs);
         }
         Mailed::Full => return await_room(conn, hs),
@@ -289,6 +289,7 @@ fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 fn ask_by_name(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let (name, m) = proposal(conn, unsafe { &*conn.tuple.get() })?;
+    hs.asked_by_name += 1;
     match send(conn, &name, &m, [None; 3]) {
         Ok(()) => hs.by_mail = false,
         Err(Sent::Later) => {} // nobody listens there now
@@ -604,8 +605,8 @@ fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         return Ok(());
     }
     let waits_for = time::now_ns().saturating_sub(hs.since);
-    let is_late = hs.stage == Stage::Proposed && hs.by_mail && waits_for > ELSEWHERE_NS;
-    if is_late && hs.looks.is_power_of_two() {
+    let patience = ELSEWHERE_NS * (u64::from(hs.asked_by_name) + 1);
+    if hs.stage == Stage::Proposed && hs.by_mail && waits_for > patience {
         ask_by_name(conn, hs)?;
     }
     let why = if hs.stage == Stage::Proposed {
