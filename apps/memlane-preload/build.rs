@@ -4,7 +4,9 @@
 fn main() {
     println!("cargo::rerun-if-changed=src/shim.c");
     let mut shim = cc::Build::new();
-    shim.file("src/shim.c").flag("-std=gnu11").warnings(true);
+    // The loader looks a name up once, not once for its calls and once for its address.
+    shim.file("src/shim.c").flags(["-std=gnu11", "-fno-plt"]);
+    shim.warnings(true);
     if std::env::var_os("CARGO_FEATURE_FAULTS").is_some() {
         shim.define("SEARCH_ALWAYS", None);
     }
@@ -18,6 +20,8 @@ fn main() {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-e,memlane_begin");
     }
     shim.compile("memlane_shim");
+    // C's start files refer to four names that few programs have: the loader would look for each in all libraries.
+    println!("cargo::rustc-cdylib-link-arg=-nostartfiles");
     // The libc crate leaves this to std when another crate of the build wants its feature `std`; here there is no std.
     println!("cargo::rustc-cdylib-link-arg=-lc");
     println!("cargo::rerun-if-changed=src/far.ld");

@@ -1,5 +1,6 @@
 //! The program's libc.
 
+use crate::search::Behind;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
 
@@ -18,6 +19,11 @@ pub(crate) fn is_musl() -> bool {
 pub(crate) fn find_next(name: &CStr) -> usize {
     // SAFETY: the name is NUL-terminated.
     unsafe { memlane_dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+}
+
+/// The same, with the libraries that are behind.
+pub(crate) fn find_behind(behind: &Behind, name: &CStr) -> usize {
+    behind.find(name).unwrap_or_else(|| find_next(name))
 }
 
 /// A name that the program or one of its libraries defines.

@@ -1,7 +1,8 @@
 //! The library becomes ready: before the program's first instruction, or with the first hook that another library's
 //! constructor calls.
 
-use crate::c_library::{find, find_next, is_musl};
+use crate::c_library::{find, find_behind, is_musl};
+use crate::search::Behind;
 use crate::{golang, liburing, stdio};
 use core::ffi::{c_int, c_ulong};
 use core::ptr::NonNull;
@@ -37,9 +38,10 @@ pub(crate) fn ready() {
 #[cold]
 fn initialise() {
     // Idempotent: two threads that arrive here at once store the same values.
-    real::TABLE.fill(find_next);
+    let behind = Behind::note();
+    real::TABLE.fill(|name| find_behind(&behind, name));
     // SAFETY: libc passes on what the kernel told this process.
-    unsafe { memlane_sys::time::use_vdso(vdso()) };
+    unsafe { memlane_sys::time::use_vdso(vdso(&behind)) };
     thread::set_locator(memlane_thread);
     learn_who_is_alone();
     memlane_socket::message::set_padded(is_musl());
@@ -82,9 +84,9 @@ fn learn_who_is_alone() {
 
 /// Where the kernel's own library (vDSO) lies; 0: there is none, or no way to ask. `getauxval` is younger (glibc 2.16) than
 /// the oldest libc that this library runs with, so it is looked up: in libc, as a program may have one of its own.
-fn vdso() -> usize {
+fn vdso(behind: &Behind) -> usize {
     type GetAuxVal = unsafe extern "C" fn(c_ulong) -> c_ulong;
-    let found = find_next(c"getauxval");
+    let found = find_behind(behind, c"getauxval");
     if found == 0 {
         return 0;
     }

@@ -12,6 +12,8 @@
 
 extern char **environ;
 
+/* What follows is between this file and Rust: the loader need not look for it in other libraries. */
+#pragma GCC visibility push(hidden)
 int memlane_fcntl(int fd, int cmd, size_t arg);
 int memlane_ioctl(int fd, unsigned long request, size_t arg);
 int memlane_prctl(int option, size_t a, size_t b, size_t c, size_t d);
@@ -21,6 +23,8 @@ int memlane_execvpe(const char *file, char *const argv[], char *const envp[]);
 int memlane_is_conn(int fd);
 ssize_t memlane_write_all(int fd, const void *buf, size_t len);
 int memlane_real_vdprintf(int fd, const char *format, va_list args);
+void *memlane_search(int behind_us, const char *name);
+#pragma GCC visibility pop
 
 /* Room for struct Thread of memlane-socket (its size is asserted in lib.rs). */
 static __thread struct { unsigned char bytes[2048]; } state __attribute__((aligned(64), tls_model("initial-exec")));
@@ -56,7 +60,6 @@ __asm__(".symver dlsym, dlsym@GLIBC_2.17");
 #endif
 
 __attribute__((weak)) void *dlsym(void *restrict handle, const char *restrict name);
-void *memlane_search(int behind_us, const char *name);
 
 void *memlane_dlsym(void *handle, const char *name)
 {
