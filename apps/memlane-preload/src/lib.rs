@@ -183,6 +183,7 @@ hooks! {
     fn pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t => pwritev2_body(fd, list, count, offset, flags);
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int => signals::sigaction(signal, new, old);
     fn signal(number: c_int, handler: usize) -> usize => signals::signal(number, handler);
+    fn siginterrupt(number: c_int, interrupts: c_int) -> c_int => signals::siginterrupt(number, interrupts);
     fn bsd_signal(number: c_int, handler: usize) -> usize => signals::signal(number, handler);
     fn execve(path: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int => execve_body(path, argv, envp);
     fn execv(path: *const u8, argv: *const *const u8) -> c_int => execve_body(path, argv, environment());

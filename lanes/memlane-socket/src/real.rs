@@ -100,6 +100,7 @@ table! {
     lio_listio: fn(c_int, *const *mut c_void, c_int, *mut c_void) -> c_int;
     sigaction: fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     signal: fn(c_int, usize) -> usize;
+    siginterrupt: fn(c_int, c_int) -> c_int;
     execve: fn(*const u8, *const *const u8, *const *const u8) -> c_int;
     execvpe: fn(*const u8, *const *const u8, *const *const u8) -> c_int;
     fexecve: fn(c_int, *const *const u8, *const *const u8) -> c_int;

@@ -73,9 +73,8 @@ static void timed_recv_waits(int fd) {
 }
 
 /* Interrupts `wait`, then sends bytes: a restarted call returns them, an interrupted one left them. */
-static void interrupted(void (*wait)(int), int flags, bool restarts) {
+static void interrupted_as_set(void (*wait)(int), bool restarts) {
     int fd = pair();
-    handle(SIGUSR1, on_signal, flags);
     waiter = thread_actor(W, wait, fd);
     interrupt_sleeper();
     if (restarts) {
@@ -93,6 +92,11 @@ static void interrupted(void (*wait)(int), int flags, bool restarts) {
     exchange(fd);
     finish();
 }
+static void interrupted(void (*wait)(int), int flags, bool restarts) {
+    handle(SIGUSR1, on_signal, flags);
+    interrupted_as_set(wait, restarts);
+}
+
 #define EINTR_CASE(wait) static void eintr_##wait(void) { interrupted(wait, 0, false); }
 #define RESTART_CASE(wait) static void restart_##wait(void) { interrupted(wait, SA_RESTART, true); }
 #define NEVER_CASE(wait) static void never_restarts_##wait(void) { interrupted(wait, SA_RESTART, false); }
@@ -111,6 +115,63 @@ NEVER_CASE(poll_waits)
 NEVER_CASE(select_waits)
 NEVER_CASE(epoll_waits)
 NEVER_CASE(timed_recv_waits)
+
+/* The functions that are older than sigaction() set the mask and the flags as their libc does. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static void says_action(const char *of, int sig) {
+    struct sigaction a;
+    R(sigaction(sig, NULL, &a));
+    say("%s: ignored %d, default %d, ours %d", of, a.sa_handler == SIG_IGN, a.sa_handler == SIG_DFL,
+        a.sa_handler == on_signal);
+    say("%s: masks itself %d, another %d; restarts %d, tells more %d", of, sigismember(&a.sa_mask, sig),
+        sigismember(&a.sa_mask, SIGHUP), !!(a.sa_flags & SA_RESTART), !!(a.sa_flags & SA_SIGINFO));
+}
+static void signal_sets_what_libc_sets(void) {
+    int fd = pair();
+    says_action("at first", SIGUSR2);
+    say("was default %d", signal(SIGUSR2, SIG_IGN) == SIG_DFL);
+    says_action("ignored", SIGUSR2);
+    say("was ignored %d", signal(SIGUSR2, on_signal) == SIG_IGN);
+    says_action("handled", SIGUSR2);
+    raise(SIGUSR2);
+    say("caught %d", caught);
+    R(siginterrupt(SIGUSR2, 1));
+    says_action("interrupts", SIGUSR2);
+    say("was ours %d", signal(SIGUSR2, on_signal) == on_signal);
+    says_action("handled again", SIGUSR2);
+    say("was ours %d", signal(SIGUSR2, SIG_DFL) == on_signal);
+    says_action("in the end", SIGUSR2);
+    say("no signal: %d", signal(1000, SIG_IGN) == SIG_ERR);
+    say("may not: %d", signal(SIGKILL, SIG_IGN) == SIG_ERR);
+    exchange(fd);
+    finish();
+}
+/* What one function has told of the handler before is put back by another one. */
+static void a_handler_is_put_back_by_signal(void) {
+    int fd = pair();
+    handle(SIGUSR2, on_signal, SA_RESTART);
+    void (*before)(int) = sigset(SIGUSR2, SIG_IGN);
+    raise(SIGUSR2);
+    say("caught %d", caught);
+    signal(SIGUSR2, before);
+    raise(SIGUSR2);
+    say("caught %d", caught);
+    before = sigset(SIGUSR2, SIG_DFL);
+    handle(SIGUSR2, before, 0);
+    raise(SIGUSR2);
+    say("caught %d", caught);
+    exchange(fd);
+    finish();
+}
+static void signal_restarts_recv(void) {
+    signal(SIGUSR1, on_signal);
+    interrupted_as_set(recv_waits, true);
+}
+static void signal_that_interrupts_ends_recv(void) {
+    signal(SIGUSR1, on_signal);
+    siginterrupt(SIGUSR1, 1);
+    interrupted_as_set(recv_waits, false);
+}
 
 static void waitall_keeps_what_it_had(void) {
     int fd = pair();
@@ -598,6 +659,10 @@ const struct one_case cases[] = {
     CASE(never_restarts_select_waits),
     CASE(never_restarts_epoll_waits),
     CASE(never_restarts_timed_recv_waits),
+    CASE(signal_sets_what_libc_sets),
+    CASE(a_handler_is_put_back_by_signal),
+    CASE(signal_restarts_recv),
+    CASE(signal_that_interrupts_ends_recv),
     CASE(waitall_keeps_what_it_had),
     CASE(blocked_send_is_cut_short),
     ALONE(alarm_stops_a_recv_loop),

@@ -76,7 +76,7 @@ pub fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sig
     if !new.is_null() {
         // SAFETY: the program's structure, as it promised its call.
         let n = unsafe { *new };
-        if n.sa_sigaction != libc::SIG_DFL && n.sa_sigaction != libc::SIG_IGN {
+        if is_handler(n.sa_sigaction) {
             let mut o = n;
             o.sa_sigaction = on_signal as *const () as usize;
             o.sa_flags |= libc::SA_SIGINFO;
@@ -100,21 +100,56 @@ pub fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sig
     r
 }
 
-/// `signal(3)` with BSD semantics, as in glibc.
+/// `signal(3)`. libc chooses the mask and the flags.
 pub fn signal(number: c_int, handler: usize) -> usize {
-    if !process::enabled() || !is_ours(number) {
-        return match real::signal() {
-            // SAFETY: the program's own arguments.
-            Some(f) => unsafe { f(number, handler) },
-            None => libc::SIG_ERR,
-        };
-    }
-    // SAFETY: an all-zero sigaction is a valid value.
-    let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
-    new.sa_sigaction = handler;
-    new.sa_flags = libc::SA_RESTART;
-    if sigaction(number, &raw const new, &raw mut old) != 0 {
+    let Some(real) = real::signal() else {
         return libc::SIG_ERR;
+    };
+    if !process::enabled() || !is_ours(number) {
+        // SAFETY: the program's own arguments.
+        return unsafe { real(number, handler) };
     }
-    old.sa_sigaction
+    let ours = on_signal as *const () as usize;
+    let at = number.cast_unsigned() as usize;
+    let before = HANDLERS[at].load(Ordering::Acquire);
+    let is_function = is_handler(handler) && handler != libc::SIG_ERR;
+    if is_function {
+        HANDLERS[at].store(handler, Ordering::Release);
+        FLAGS[at].store(libc::SA_RESTART, Ordering::Release);
+    }
+    // SAFETY: the program's own arguments, or a handler of this library's, which takes what the kernel passes.
+    let old = unsafe { real(number, if is_function { ours } else { handler }) };
+    if is_function {
+        learn_whether_it_restarts(number);
+    }
+    if old == ours { before } else { old }
+}
+
+/// `siginterrupt(3)`, which changes the flags of a handler that is there.
+pub fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
+    let r = real!(siginterrupt(number, interrupts));
+    if r == 0 && process::enabled() && is_ours(number) {
+        learn_whether_it_restarts(number);
+    }
+    r
+}
+
+/// Asks the kernel whether a call that this signal interrupts is to go on.
+fn learn_whether_it_restarts(number: c_int) {
+    let mut now = core::mem::MaybeUninit::<libc::sigaction>::uninit();
+    if real!(sigaction(number, core::ptr::null(), now.as_mut_ptr())) != 0 {
+        return;
+    }
+    // SAFETY: libc has just filled it.
+    let restarts = unsafe { now.assume_init() }.sa_flags & libc::SA_RESTART;
+    let flags = &FLAGS[number.cast_unsigned() as usize];
+    let others = flags.load(Ordering::Relaxed) & !libc::SA_RESTART;
+    flags.store(others | restarts, Ordering::Release);
+}
+
+/// Is it a function of the program's? It may also say what to do without one, or be ours, which the program got from a
+/// function of libc's that has no hook: then ours calls what it called before.
+fn is_handler(handler: usize) -> bool {
+    let ours = on_signal as *const () as usize;
+    ![libc::SIG_DFL, libc::SIG_IGN, ours].contains(&handler)
 }
