@@ -94,24 +94,14 @@ fn map_fresh(at: usize, fd: i32, offset: usize, len: usize, prot: i32) -> Result
 /// A mapping of at least this many bytes is mostly address space: pages that nobody touches must not cost memory.
 const LARGE: usize = 8 << 20;
 
-/// Does the kernel lock what is mapped from now on (`mlockall(MCL_FUTURE)`)? Then it allocates every page of a new mapping at
-/// once, unless the mapping has no access rights yet.
+/// Has the kernel locked this fresh mapping, because the program has called `mlockall(MCL_FUTURE)`? Then it allocates all of its
+/// pages at once, unless the mapping has no access rights yet.
 ///
-/// The kernel says so of a mapping made for the question: it refuses to drop the pages of a locked one with `EINVAL` (madvise(2),
-/// `MADV_DONTNEED`), and to make one where no more memory may be locked. `/proc/self/status`
-/// says it, too, but takes longer to read, and may be out of reach.
-fn locks_new_mappings() -> bool {
-    const LEN: usize = 4096;
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
-    let Ok(addr) = (unsafe { syscall!(libc::SYS_mmap, 0, LEN, libc::PROT_NONE, kind, -1isize, 0) })
-    else {
-        return true;
-    };
-    // SAFETY: the mapping is fresh, has no pages, and nobody else knows of it.
-    let dropped = unsafe { syscall!(libc::SYS_madvise, addr, LEN, libc::MADV_DONTNEED) };
-    // SAFETY: all of that mapping.
-    let _ = unsafe { syscall!(libc::SYS_munmap, addr, LEN) };
+/// The kernel refuses to drop the pages of a locked mapping with `EINVAL` (madvise(2), `MADV_DONTNEED`). `/proc/self/status`
+/// says whether it locks new ones, too, but takes longer to read, and may be out of reach.
+fn is_locked(addr: NonNull<u8>, len: usize) -> bool {
+    // SAFETY: the mapping is fresh, nothing was written to it, and nobody else knows of it.
+    let dropped = unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_DONTNEED) };
     dropped == Err(Errno::INVAL)
 }
 
@@ -122,20 +112,23 @@ fn unpopulated(
     prot: i32,
     map: impl Fn(i32) -> Result<NonNull<u8>>,
 ) -> Result<NonNull<u8>> {
-    if len < LARGE || !locks_new_mappings() {
+    if len < LARGE {
         return map(prot);
     }
     let addr = map(libc::PROT_NONE)?;
-    unlock(addr, len, prot)?;
+    open(addr, len, prot)?;
     Ok(addr)
 }
 
-/// Takes the lock of future mappings from a fresh one, and gives it its access rights.
-fn unlock(addr: NonNull<u8>, len: usize, prot: i32) -> Result<()> {
+/// Gives a fresh mapping its access rights, and takes the lock of future mappings from it first.
+fn open(addr: NonNull<u8>, len: usize, prot: i32) -> Result<()> {
     // SAFETY: a fresh mapping that nobody knows of.
     let done = unsafe {
-        syscall!(libc::SYS_munlock, addr.as_ptr(), len)
-            .and_then(|_| syscall!(libc::SYS_mprotect, addr.as_ptr(), len, prot))
+        match is_locked(addr, len) {
+            true => syscall!(libc::SYS_munlock, addr.as_ptr(), len),
+            false => Ok(0),
+        }
+        .and_then(|_| syscall!(libc::SYS_mprotect, addr.as_ptr(), len, prot))
     };
     if let Err(e) = done {
         // SAFETY: the whole mapping, which nobody knows of.

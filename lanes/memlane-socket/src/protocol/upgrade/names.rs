@@ -39,8 +39,10 @@ static NAMES: AtomicU32 = AtomicU32::new(0);
 /// begins to listen; nothing depends on its order.
 static BY_LINE: AtomicU64 = AtomicU64::new(0);
 
-/// The connections that have a name, by `process::id_of`; 0: free.
-static NAMED: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+far! {
+    /// The connections that have a name, by `process::id_of`; 0: free.
+    static NAMED: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+}
 /// The position in [`NAMED`] that is examined next.
 static NEXT_PLACE: AtomicU32 = AtomicU32::new(0);
 

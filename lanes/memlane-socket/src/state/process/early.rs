@@ -44,6 +44,8 @@ fn start_of_early() -> *mut Header {
 
 /// Counts in the static from now on.
 pub(super) fn begin() {
+    // The first use of its page is a write: a read would cost a page fault of its own.
+    EARLY.header.conn_high.store(0, Relaxed);
     PROCESS.stats.store(start_of_early(), Relaxed);
 }
 

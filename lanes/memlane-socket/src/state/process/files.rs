@@ -17,30 +17,41 @@ struct Kept {
     fd: AtomicI32,
 }
 
-far! {
-    static FILES: [Kept; MOST] = [const {
-        Kept {
-            base: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            fd: AtomicI32::new(0),
-        }
-    }; MOST];
+impl Kept {
+    #[allow(clippy::declare_interior_mutable_const)] // each use makes a value of its own
+    const NONE: Kept = Kept {
+        base: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        fd: AtomicI32::new(0),
+    };
 }
 
-/// Places of [`FILES`] from this one on were never used. Raised before a place is taken; to look at the others costs a forked
+/// Most processes keep no more than these.
+static FIRST: [Kept; 4] = [Kept::NONE; 4];
+far! {
+    /// The places behind [`FIRST`].
+    static OTHERS: [Kept; MOST - 4] = [Kept::NONE; MOST - 4];
+}
+
+/// Places from this one on were never used. Raised before a place is taken; to look at the others costs a forked
 /// child page faults.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-fn used() -> &'static [Kept] {
-    FILES.get(..USED.load(Ordering::Relaxed)).unwrap_or(&FILES)
+fn places() -> impl Iterator<Item = &'static Kept> {
+    FIRST.iter().chain(&OTHERS)
+}
+
+fn used() -> impl Iterator<Item = &'static Kept> {
+    places().take(USED.load(Ordering::Relaxed))
 }
 
 /// Keeps `file`, which is mapped at `base`, among the hidden descriptors. Returns its number; −1: the table is full,
 /// and the file is closed.
 pub fn keep_file(base: NonNull<u8>, len: usize, file: Fd) -> i32 {
     let n = hide(file);
-    let mut places = FILES.iter().enumerate();
-    let free = places.find(|(_, f)| f.base.load(Ordering::Relaxed) == 0);
+    let free = places()
+        .enumerate()
+        .find(|(_, f)| f.base.load(Ordering::Relaxed) == 0);
     if let (Some((i, place)), true) = (free, n > 0) {
         USED.fetch_max(i + 1, Ordering::Relaxed);
         place.len.store(len, Ordering::Relaxed);
@@ -53,7 +64,7 @@ pub fn keep_file(base: NonNull<u8>, len: usize, file: Fd) -> i32 {
 /// Closes the memfd of the mapping at `base`, which is about to go. Returns whether it was kept.
 pub fn drop_file(base: NonNull<u8>) -> bool {
     let at = base.as_ptr() as usize;
-    let place = used().iter().find(|f| f.base.load(Ordering::Relaxed) == at);
+    let place = used().find(|f| f.base.load(Ordering::Relaxed) == at);
     if let Some(f) = place {
         f.base.store(0, Ordering::Release);
         unhide(f.fd.load(Ordering::Relaxed));
@@ -63,9 +74,7 @@ pub fn drop_file(base: NonNull<u8>) -> bool {
 
 /// Is hidden descriptor `n` such a memfd?
 pub fn is_kept_file(n: i32) -> bool {
-    used()
-        .iter()
-        .any(|f| f.base.load(Ordering::Acquire) != 0 && f.fd.load(Ordering::Relaxed) == n)
+    used().any(|f| f.base.load(Ordering::Acquire) != 0 && f.fd.load(Ordering::Relaxed) == n)
 }
 
 /// Notes that a hidden descriptor has got another number; −1: it is gone, and its memory cannot be handed over.
@@ -81,7 +90,7 @@ pub(super) fn renumbered(n: i32, new: i32) {
 
 /// The memfd that holds address `at`, and the offset in it.
 pub fn find_file(at: usize) -> Option<(i32, usize)> {
-    used().iter().find_map(|f| {
+    used().find_map(|f| {
         let base = f.base.load(Ordering::Acquire);
         let inside = base != 0 && at >= base && at - base < f.len.load(Ordering::Relaxed);
         inside.then(|| (f.fd.load(Ordering::Relaxed), at - base))

@@ -5,24 +5,28 @@ use super::*;
 use crate::state::far::far;
 use crate::state::sets::Hiding;
 
+/// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close. 0: free.
+/// Most processes have no more than these.
+static FIRST: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
 far! {
-    /// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close. 0:
-    /// free.
-    static HIDDEN: [AtomicI32; 2048] = [const { AtomicI32::new(0) }; 2048];
+    /// The places behind [`FIRST`].
+    static OTHERS: [AtomicI32; 2040] = [const { AtomicI32::new(0) }; 2040];
 }
 far! {
-    /// The numbers that are in [`HIDDEN`]. Whoever writes a place there writes this, too. Read at each close of the program's.
+    /// The numbers that are in these places. Whoever writes a place there writes this, too. Read at each close of the program's.
     static NUMBERS: Numbers = Numbers::NONE;
 }
 
-/// Places of [`HIDDEN`] from this one on were never used. Raised before a place is taken; to look at the others costs a forked
+/// Places from this one on were never used. Raised before a place is taken; to look at the others costs a forked
 /// child page faults.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-fn used() -> &'static [AtomicI32] {
-    HIDDEN
-        .get(..USED.load(Ordering::Relaxed))
-        .unwrap_or(&HIDDEN)
+fn places() -> impl Iterator<Item = &'static AtomicI32> {
+    FIRST.iter().chain(&OTHERS)
+}
+
+fn used() -> impl Iterator<Item = &'static AtomicI32> {
+    places().take(USED.load(Ordering::Relaxed))
 }
 
 /// The library's descriptors lie as if no process had a higher limit than this. The kernel's table of descriptors is as long as
@@ -46,7 +50,7 @@ pub fn hide(own: fd::Fd) -> i32 {
     if !NUMBERS.add(raw) {
         return -1;
     }
-    for (i, place) in HIDDEN.iter().enumerate() {
+    for (i, place) in places().enumerate() {
         if place.load(Ordering::Relaxed) != 0 {
             continue;
         }
@@ -98,7 +102,6 @@ pub fn is_hidden(n: i32) -> bool {
 /// The lowest hidden descriptor at or above `n`.
 pub fn next_hidden(n: i32) -> Option<i32> {
     used()
-        .iter()
         .map(|p| p.load(Ordering::Relaxed))
         .filter(|&h| h > 2 && h >= n)
         .min()
@@ -109,7 +112,7 @@ pub fn next_hidden(n: i32) -> Option<i32> {
 ///
 /// The tables of the process know the new number then; what the protocol keeps does not, see `upgrade::renumbered`.
 pub fn evade(n: i32) -> Option<i32> {
-    let place = used().iter().find(|p| p.load(Ordering::Relaxed) == n)?;
+    let place = used().find(|p| p.load(Ordering::Relaxed) == n)?;
     let moved = copied_from(n, n + 1).or_else(|| copied_from(n, 3));
     let moved = moved.filter(|&moved| {
         let marked = NUMBERS.add(moved);
