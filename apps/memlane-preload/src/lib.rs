@@ -23,6 +23,7 @@ mod ready;
 mod search;
 mod stdio;
 mod stdio_musl;
+mod threads;
 
 use bodies::*;
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
@@ -183,6 +184,8 @@ hooks! {
     fn pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t => pwritev2_body(fd, list, count, offset, flags);
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int => signals::sigaction(signal, new, old);
     fn signal(number: c_int, handler: usize) -> usize => signals::signal(number, handler);
+    fn pthread_create(thread: *mut c_void, attributes: *const c_void, start: *mut c_void, argument: *mut c_void) -> c_int => threads::create(thread, attributes, start, argument);
+    fn thrd_create(thread: *mut c_void, start: *mut c_void, argument: *mut c_void) -> c_int => threads::create_c11(thread, start, argument);
     fn siginterrupt(number: c_int, interrupts: c_int) -> c_int => signals::siginterrupt(number, interrupts);
     fn bsd_signal(number: c_int, handler: usize) -> usize => signals::signal(number, handler);
     fn execve(path: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int => execve_body(path, argv, envp);

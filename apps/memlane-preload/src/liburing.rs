@@ -5,9 +5,9 @@
 //! calls liburing's.
 
 use crate::ready::ready;
-use crate::search::memlane_search;
+use crate::search::Late;
 use core::ffi::{CStr, c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 use libc::size_t;
 use memlane_core::reason::Reason;
 use memlane_socket::hooks::uring;
@@ -23,24 +23,6 @@ static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const VERSION_2: u8 = 1;
 const ANOTHER: u8 = 2;
-
-/// A function of liburing; 0: not looked up yet.
-struct Real(AtomicUsize);
-
-impl Real {
-    /// Its address; 0: there is none. It is not in [`memlane_socket::real`]: few programs load liburing, some of them late, and
-    /// not every version has each function.
-    fn address(&self, name: &CStr) -> usize {
-        let known = self.0.load(Ordering::Relaxed);
-        if known != 0 {
-            return known;
-        }
-        // SAFETY: the name is NUL-terminated.
-        let found = unsafe { memlane_search(1, name.as_ptr()) } as usize;
-        self.0.store(found, Ordering::Relaxed);
-        found
-    }
-}
 
 /// Looks for liburing among the libraries that the loader has brought with the program.
 pub(crate) fn start() {
@@ -117,7 +99,7 @@ macro_rules! liburing {
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
                 const NAME: &[u8] = concat!(stringify!($name), "\0").as_bytes();
-                static REAL: Real = Real(AtomicUsize::new(0));
+                static REAL: Late = Late::NEW;
                 $before;
                 let address = CStr::from_bytes_with_nul(NAME).map_or(0, |name| REAL.address(name));
                 if address == 0 {

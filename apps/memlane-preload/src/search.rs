@@ -5,6 +5,7 @@
 //! a search of our own still takes a tenth of the time, for the [many names](Behind) that each start looks up.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use memlane_sys::elf::{self, Defined, Library, Name, PT_DYNAMIC};
 
 /// A segment that is loaded (`elf.h`).
@@ -56,6 +57,27 @@ unsafe extern "C" fn look_into(
         search.found = unsafe { elf::define(info.dlpi_addr as usize, dynamic, search.name) };
     }
     c_int::from(search.found != 0)
+}
+
+/// The next definition of a name that is looked up when it is first called, since not every process has its library, and some load
+/// it late. Any thread may look it up, and all find the same.
+pub(crate) struct Late(AtomicUsize);
+
+impl Late {
+    #[allow(clippy::declare_interior_mutable_const)] // each use makes a value of its own
+    pub(crate) const NEW: Late = Late(AtomicUsize::new(0));
+
+    /// Its address; 0: there is none yet.
+    pub(crate) fn address(&self, name: &CStr) -> usize {
+        let known = self.0.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
+        // SAFETY: the name is NUL-terminated.
+        let found = unsafe { memlane_search(1, name.as_ptr()) } as usize;
+        self.0.store(found, Ordering::Relaxed);
+        found
+    }
 }
 
 /// The libraries behind this one up to libc, in the order in which `dlsym(RTLD_NEXT)` searches them.

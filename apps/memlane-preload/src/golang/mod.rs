@@ -18,6 +18,7 @@ use core::ffi::{c_int, c_void};
 use libc::size_t;
 use memlane_core::golang::{self, Syscall6};
 use memlane_core::reason::Reason;
+use memlane_socket::state::process;
 use memlane_sys::elf::{self, PT_DYNAMIC};
 
 /// A segment that is loaded, and its rights (`elf.h`).
@@ -42,6 +43,7 @@ pub(crate) fn start() {
     let Some(version) = program.go_version() else {
         return;
     };
+    process::make_room(); // Go begins threads with a system call of its own
     if !is_served(&program, version) {
         memlane_socket::protocol::upgrade::freeze(Reason::GO);
     }
@@ -71,6 +73,7 @@ fn tell_of(is_open: bool) -> bool {
 /// Opens the door in a program without libc, which `memlane-enter` has examined.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn start_alone(program: &Program) {
+    process::make_room();
     let place = || program.place_of(Syscall6::of(program.go_version()?)?);
     if let Some(place) = place() {
         tell_of(door_alone::open(place));

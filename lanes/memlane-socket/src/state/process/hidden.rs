@@ -42,6 +42,23 @@ fn lowest_for_own(limit: i32) -> i32 {
     (top - top / 8).max(3)
 }
 
+/// The process whose table of descriptors is long enough, by its id. Any thread writes it; nothing is ordered by it.
+static ROOMY: AtomicI32 = AtomicI32::new(0);
+
+/// Makes the kernel's table of descriptors long enough for the library's own. To be called before a second thread begins: then it
+/// takes some µs. Later, the kernel waits until no thread can be reading the old table (`expand_fdtable`), and the program's
+/// first socket takes 10 to 20 ms.
+pub fn make_room() {
+    let pid = PROCESS.pid.load(Ordering::Relaxed);
+    let is_wanted = enabled() && PROCESS.frozen.load(Ordering::Relaxed) == 0;
+    if !is_wanted || ROOMY.swap(pid, Ordering::Relaxed) == pid {
+        return;
+    }
+    if let Ok(any) = fd::event() {
+        drop(fd::move_high(any, lowest_for_own(fd_limit())));
+    }
+}
+
 /// Moves a descriptor of the library out of the program's way and remembers it. Returns its number; −1: the table is
 /// full, and the descriptor is closed.
 pub fn hide(own: fd::Fd) -> i32 {
