@@ -36,7 +36,7 @@ fn the_table_has_room_once_a_second_thread_has_begun_and_not_before() {
     if plain_only() {
         return;
     }
-    for (limit, room) in [(20_000, 4096), (1024, 1024)] {
+    for (limit, room) in [(20_000, 2048), (1024, 1024)] {
         let sizes = numbers("size(); begin(); size()", limit);
         assert!(sizes[0] <= 256 && sizes[1] == room, "{limit}: {sizes:?}");
     }
@@ -55,7 +55,7 @@ if os.fork() == 0:
 os.wait()
 ";
     let sizes = numbers(lines, 20_000);
-    assert!(sizes[0] <= 256 && sizes[1] == 4096, "{sizes:?}");
+    assert!(sizes[0] <= 256 && sizes[1] == 2048, "{sizes:?}");
 }
 
 #[test]

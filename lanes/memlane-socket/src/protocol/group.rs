@@ -15,24 +15,23 @@
 
 mod across;
 mod line;
+mod tables;
 
 pub use across::{decline, is_across, let_go_of_the_gone, meet, shares_with_machines};
 pub use line::{Line, Owed, any_speaks, lines_with_news};
+pub use tables::{CHUNKS, GROUPS, Locked, lock};
+use tables::{Group, NOT_TOLD, OwnChunk, PeerChunk};
 
 use crate::config::RING_OF_MANY;
 use crate::faults::{self, Step};
-use crate::protocol::agent::Across;
 use crate::protocol::board::{self, BOARD_HIGH, BOARDS};
 use crate::protocol::wire;
 use crate::state::conn::{Conn, Dmb, SharedState};
-use crate::state::far::far;
 use crate::state::idle;
-pub use crate::state::idle::CHUNKS;
-use crate::state::process::{self, PROCESS};
+use crate::state::process;
 use crate::state::sets::Sleeper;
-use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 use memlane_core::layout::{
     self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, ReadyWords,
     SLOTS, TCP_ONLY,
@@ -46,143 +45,8 @@ use memlane_sys::fd::Fd;
 use memlane_sys::sock::{self, Addr, UnixName};
 use memlane_sys::{mem, proc, time};
 
-/// The most peer processes at a time.
-pub const GROUPS: usize = crate::state::foreign::GROUPS;
-
 /// The "process id" of a peer that the agent introduced: its `gid` is the agent's name for it.
 pub const BY_AGENT: i32 = -1;
-
-/// A peer process.
-#[derive(Debug)]
-struct Group {
-    gid: u64,
-    pid: i32,
-    conns: u32,
-    idle_since: u64,
-    /// The life line to that process: it ends with the process.
-    line: Line,
-    /// Where the chunks of both lie, if the process runs on another machine.
-    across: Option<Across>,
-    /// The address that it listens on, if it is a server that takes Proposals by mail …
-    serves: Addr,
-    /// … and the name of its mailbox; length 0: not known.
-    mailbox: [u8; MAILBOX],
-    mailbox_len: u8,
-}
-
-impl Group {
-    const NONE: Group = Group {
-        gid: 0,
-        pid: 0,
-        conns: 0,
-        idle_since: 0,
-        line: Line::NONE,
-        across: None,
-        serves: Addr {
-            ip: [0; 16],
-            port: 0,
-        },
-        mailbox: [0; MAILBOX],
-        mailbox_len: 0,
-    };
-}
-
-/// The most bytes of a mailbox's name that are kept: the kernel makes names of 5.
-const MAILBOX: usize = 8;
-
-/// A chunk of ours.
-#[derive(Debug)]
-struct OwnChunk {
-    group: u32,
-    ring_size: u32,
-    used: u64,
-    quarantine: u64,
-    fd: i32,
-    /// The sender's end of the chunk's bell, until the sender has it; 0: none.
-    their_bell: i32,
-    acked: bool,
-}
-
-impl OwnChunk {
-    const NONE: OwnChunk = OwnChunk {
-        group: 0,
-        ring_size: 0,
-        used: 0,
-        quarantine: 0,
-        fd: 0,
-        their_bell: 0,
-        acked: false,
-    };
-}
-
-/// A chunk of a peer's.
-#[derive(Debug)]
-struct PeerChunk {
-    group: u32,
-    /// The peer's name of it; [`NOT_TOLD`]: the agent has shown it, and the peer has not named it yet.
-    id: u32,
-    ring_size: u32,
-    base: Option<NonNull<u8>>,
-    /// How this process rings its bell: a place in `state::process::bells`, +1; 0: not at all.
-    bell: u32,
-}
-
-/// No chunk has this name: a chunk's number is below [`CHUNKS`].
-const NOT_TOLD: u32 = u32::MAX;
-
-struct Tables {
-    groups: UnsafeCell<[Group; GROUPS]>,
-    own: UnsafeCell<[OwnChunk; CHUNKS]>,
-    peers: UnsafeCell<[PeerChunk; CHUNKS]>,
-}
-
-// SAFETY: guarded by PROCESS.group_lock.
-unsafe impl Sync for Tables {}
-
-/// Has there been any group since this process began? Written with the lock held, and in the child of a fork, which has one
-/// thread.
-static USED: AtomicBool = AtomicBool::new(false);
-
-far! {
-    static TABLES: Tables = Tables {
-        groups: UnsafeCell::new([const { Group::NONE }; GROUPS]),
-        own: UnsafeCell::new([const { OwnChunk::NONE }; CHUNKS]),
-        peers: UnsafeCell::new(
-            [const {
-                PeerChunk {
-                    group: 0,
-                    id: 0,
-                    ring_size: 0,
-                    base: None,
-                    bell: 0,
-                }
-            }; CHUNKS],
-        ),
-    };
-}
-
-/// Proof that `PROCESS.group_lock` is held.
-pub struct Locked<'a>(#[allow(dead_code)] crate::state::thread::SleepLockGuard<'a>);
-
-/// Takes the lock. `None`: this thread holds it already, because a signal handler has interrupted it.
-pub fn lock() -> Option<Locked<'static>> {
-    PROCESS.group_lock.lock().map(Locked)
-}
-
-impl Locked<'_> {
-    fn groups(&mut self) -> &mut [Group; GROUPS] {
-        // SAFETY: the lock is held, and `&mut self` allows one borrow at a time.
-        unsafe { &mut *TABLES.groups.get() }
-    }
-    fn own(&mut self) -> &mut [OwnChunk; CHUNKS] {
-        // SAFETY: the lock is held, and `&mut self` allows one borrow at a time.
-        unsafe { &mut *TABLES.own.get() }
-    }
-    fn peers(&mut self) -> &mut [PeerChunk; CHUNKS] {
-        // SAFETY: the lock is held, and `&mut self` allows one borrow at a time.
-        unsafe { &mut *TABLES.peers.get() }
-    }
-}
 
 /// A DMB of ours, as a message describes it to the peer.
 #[derive(Clone, Copy, Debug)]
@@ -199,18 +63,14 @@ pub struct OwnDmb {
 
 /// Finds or makes the group of the peer process (`gid`, `pid`).
 pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> {
-    let groups = locked.groups();
+    let groups = locked.used_groups();
     if let Some(i) = groups.iter().position(|g| g.gid == gid && g.pid == pid) {
         return u32::try_from(i).map_err(|_| Reason::INTERNAL);
     }
     sweep(locked);
-    let groups = locked.groups();
-    let i = groups[..faults::groups(GROUPS)]
-        .iter()
-        .position(|g| g.gid == 0)
-        .ok_or(Reason::MAX_DMB)?;
-    USED.store(true, Ordering::Relaxed);
-    groups[i] = Group {
+    let most = faults::groups(GROUPS);
+    let i = locked.free_group(most).ok_or(Reason::MAX_DMB)?;
+    locked.groups()[i] = Group {
         gid,
         pid,
         idle_since: time::now_ns(),
@@ -223,7 +83,7 @@ pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> 
 /// Detaches a DMB that a peer process has offered for a connection that is gone here, so that it may serve another one.
 /// `false`: this process does not know the DMB's chunk.
 pub fn let_go(locked: &mut Locked<'_>, gid: u64, pid: i32, told: &PeerDmb) -> bool {
-    let groups = locked.groups();
+    let groups = locked.used_groups();
     let Some(group) = groups.iter().position(|g| g.gid == gid && g.pid == pid) else {
         return false;
     };
@@ -257,7 +117,7 @@ pub struct Server {
 /// A process that listens on this address. If there are several, `turn` chooses one.
 pub fn server_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<Server> {
     let known = |(_, g): &(usize, &Group)| g.conns > 0 && g.mailbox_len > 0 && g.serves == *address;
-    let groups = locked.groups();
+    let groups = locked.used_groups();
     let many = groups.iter().enumerate().filter(known).count();
     let (at, g) = groups
         .iter()
@@ -275,7 +135,11 @@ pub fn server_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<S
 const LINES_OF_LIMIT: usize = 16;
 
 fn has_room_for_life_line(locked: &mut Locked<'_>) -> bool {
-    let lines = locked.groups().iter().filter(|g| g.line.is_there()).count();
+    let lines = locked
+        .used_groups()
+        .iter()
+        .filter(|g| g.line.is_there())
+        .count();
     lines < usize::try_from(process::fd_limit()).unwrap_or(0) / LINES_OF_LIMIT
 }
 
@@ -318,15 +182,18 @@ pub fn keep_life_line(
 
 /// Descriptor `n` of the library has the number `new` from now on; −1: it is gone.
 pub fn renumbered(locked: &mut Locked<'_>, n: i32, new: i32) {
-    for g in locked.groups() {
+    for g in locked.used_groups() {
         g.line.renumbered(n, new);
     }
     line::renumbered(n, new);
-    let chunks = locked.own().iter_mut().map(|chunk| &mut chunk.fd);
+    let chunks = locked.used_own().iter_mut().map(|chunk| &mut chunk.fd);
     for chunk in chunks.filter(|chunk| **chunk == n) {
         *chunk = new.max(0);
     }
-    let bells = locked.own().iter_mut().map(|chunk| &mut chunk.their_bell);
+    let bells = locked
+        .used_own()
+        .iter_mut()
+        .map(|chunk| &mut chunk.their_bell);
     for bell in bells.filter(|bell| **bell == n) {
         *bell = new.max(0);
     }
@@ -354,7 +221,7 @@ fn is_over(g: &Group, now: u64) -> bool {
 /// Forgets groups whose process is gone and that have no connections any more.
 fn sweep(locked: &mut Locked<'_>) {
     let now = time::now_ns();
-    for i in 0..GROUPS {
+    for i in 0..locked.used_groups().len() {
         let g = &locked.groups()[i];
         if g.gid != 0 && is_over(g, now) && is_gone(g) {
             drop_group(locked, i as u32);
@@ -366,7 +233,7 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
     let was_across = locked.groups()[group as usize].across;
     locked.groups()[group as usize].line.end();
     locked.groups()[group as usize] = Group::NONE;
-    for (i, chunk) in locked.own().iter_mut().enumerate() {
+    for (i, chunk) in locked.used_own().iter_mut().enumerate() {
         if chunk.ring_size != 0 && chunk.group == group {
             let base = BOARDS[i].base.swap(core::ptr::null_mut(), Ordering::AcqRel);
             if let Some(base) = NonNull::new(base) {
@@ -384,7 +251,7 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
             *chunk = OwnChunk::NONE;
         }
     }
-    for chunk in locked.peers().iter_mut() {
+    for chunk in locked.used_peers() {
         if let Some(base) = chunk.base.take_if(|_| chunk.group == group) {
             process::drop_bell(core::mem::take(&mut chunk.bell));
             // SAFETY: the whole mapping; no connection uses it.
@@ -425,8 +292,8 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result
 /// may wait later for a connection that nobody waits for now, so for it any chunk will do.
 fn free_slot(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Option<(u32, u32)> {
     let mut second = None;
-    for (i, board) in BOARDS.iter().enumerate() {
-        let own = &mut locked.own()[i];
+    for (i, own) in locked.used_own().iter_mut().enumerate() {
+        let board = &BOARDS[i];
         if own.ring_size == 0 || own.group != group {
             continue;
         }
@@ -479,7 +346,7 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<u3
     if is_across(locked, group) {
         return Err(Reason::MAX_DMB); // the agent allots one
     }
-    let i = free_chunk(locked).ok_or(Reason::MAX_DMB)?;
+    let i = locked.free_own().ok_or(Reason::MAX_DMB)?;
     let ring_size = new_ring_size(locked, group);
     let mut region = Region::create(c"memlane-dmb", layout::chunk_len(ring_size as usize), false)
         .map_err(|_| Reason::MEMORY)?;
@@ -506,11 +373,6 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<u3
     show_chunk(i, base, ring_size);
     faults::at(Step::ChunkMade);
     Ok(i as u32)
-}
-
-/// The number of a chunk of ours that is not in use.
-fn free_chunk(locked: &mut Locked<'_>) -> Option<usize> {
-    locked.own().iter().position(|c| c.ring_size == 0)
 }
 
 /// Writes the header of a new chunk, which is a page-aligned mapping of zeros that nobody else uses yet.
@@ -572,7 +434,7 @@ fn has_room_for_bell() -> bool {
 fn new_ring_size(locked: &mut Locked<'_>, group: u32) -> u32 {
     let config = process::config();
     let is_groups = |chunk: &&OwnChunk| chunk.ring_size != 0 && chunk.group == group;
-    let slots = locked.own().iter().filter(is_groups);
+    let slots = locked.used_own().iter().filter(is_groups);
     let taken: u32 = slots.map(|chunk| chunk.used.count_ones()).sum();
     if config.ring_is_default && taken as usize >= SLOTS {
         return config.ring.min(RING_OF_MANY);
@@ -755,7 +617,7 @@ pub fn attach(
         return Err(Reason::PEER_MISBEHAVED);
     }
     let known = locked
-        .peers()
+        .used_peers()
         .iter()
         .position(|c| c.base.is_some() && c.group == group && c.id == told.chunk);
     let at = match (known.or_else(|| across::adopt(locked, group, told)), file) {
@@ -802,11 +664,7 @@ fn attach_chunk(
     file: Fd,
     bell: Option<Fd>,
 ) -> Result<usize, Reason> {
-    let at = locked
-        .peers()
-        .iter()
-        .position(|c| c.base.is_none())
-        .ok_or(Reason::MAX_DMB)?;
+    let at = locked.free_peer().ok_or(Reason::MAX_DMB)?;
     let len = layout::chunk_len(told.ring_size as usize);
     let region = Region::attach(file, len).map_err(|_| Reason::MEMORY)?;
     // SAFETY: a page-aligned mapping larger than the header; atomics only.
@@ -844,33 +702,11 @@ pub fn detach(dmb: &Dmb) {
 /// Forgets the parent's groups in the child of a fork. The mappings stay, because inherited connections may still have
 /// bytes in them.
 pub fn forget_all() {
-    // A write would give the child a page of its own, so only what is not as it was at first is written.
-    if !USED.load(Ordering::Relaxed) {
-        return;
+    if tables::forget_all() {
+        across::forget_all();
+        line::forget_all();
+        board::forget_all();
     }
-    USED.store(false, Ordering::Relaxed);
-    // SAFETY: the child has one thread, and nobody holds the lock.
-    unsafe {
-        for g in &mut *TABLES.groups.get() {
-            if g.gid != 0 {
-                *g = Group::NONE;
-            }
-        }
-        for c in &mut *TABLES.own.get() {
-            if (c.ring_size, c.their_bell) != (0, 0) {
-                (c.ring_size, c.their_bell) = (0, 0);
-            }
-        }
-        for c in &mut *TABLES.peers.get() {
-            // The bell stays, for the connections that the child has inherited.
-            if c.base.is_some() || c.bell != 0 {
-                (c.base, c.bell) = (None, 0);
-            }
-        }
-    }
-    across::forget_all();
-    line::forget_all();
-    board::forget_all();
 }
 
 /// The descriptors of a chunk of ours and of its bell, if the peer may not have them yet.

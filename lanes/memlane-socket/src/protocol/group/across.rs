@@ -4,7 +4,7 @@
 //! Such a chunk has no file of its own, no bell, and no futex wakes its sleepers: a receiver that sleeps parks, and the next
 //! bytes come by TCP. Each direction has one chunk, so two processes have [`SLOTS`](memlane_core::layout::SLOTS) lanes at most.
 
-use super::{BY_AGENT, drop_group, find, free_chunk, is_ours_to_read, is_over, keep_life_line};
+use super::{BY_AGENT, drop_group, find, is_ours_to_read, is_over, keep_life_line};
 use super::{Locked, NOT_TOLD, OwnChunk, PeerChunk, PeerDmb, sweep};
 use super::{show_chunk, write_header};
 use crate::faults::{self, Step};
@@ -89,10 +89,8 @@ fn map(locked: &mut Locked<'_>, group: u32, told: &Across, region: &Fd) -> Resul
     if !ring_size_ok(told.ring_size as usize) || !apart {
         return Err(Reason::AGENT);
     }
-    let own_at = free_chunk(locked).ok_or(Reason::MAX_DMB)?;
-    let peers = locked.peers();
-    let their_at = peers.iter().position(|c| c.base.is_none());
-    let their_at = their_at.ok_or(Reason::MAX_DMB)?;
+    let own_at = locked.free_own().ok_or(Reason::MAX_DMB)?;
+    let their_at = locked.free_peer().ok_or(Reason::MAX_DMB)?;
     let own = Region::window(region, told.own, len).map_err(|_| Reason::MEMORY)?;
     let Ok(theirs) = Region::window(region, told.theirs, len) else {
         // SAFETY: the whole mapping, which nobody has seen yet.
@@ -128,7 +126,7 @@ fn place_own(locked: &mut Locked<'_>, i: usize, group: u32, (base, ring_size): (
 /// The chunk that the agent has shown, which the peer now names. `None`: there is none, or the peer has not made it yet.
 pub(super) fn adopt(locked: &mut Locked<'_>, group: u32, told: &PeerDmb) -> Option<usize> {
     let shown = |c: &PeerChunk| c.base.is_some() && c.group == group && c.id == NOT_TOLD;
-    let at = locked.peers().iter().position(shown)?;
+    let at = locked.used_peers().iter().position(shown)?;
     let chunk = &mut locked.peers()[at];
     // SAFETY: a page-aligned mapping larger than the header; atomics only.
     let header = unsafe { chunk.base?.cast::<ChunkHeader>().as_ref() };
@@ -149,7 +147,7 @@ pub(super) fn part(across: &Across) {
 /// Answers an introduction that has come for a connection which is gone: the memory was not mapped for it.
 pub fn decline(locked: &mut Locked<'_>, told: &Across) {
     let is_peers = |g: &&mut super::Group| g.gid == told.peer && g.pid == BY_AGENT;
-    let known = locked.groups().iter_mut().find(is_peers);
+    let known = locked.used_groups().iter_mut().find(is_peers);
     match known.and_then(|g| g.across.as_mut()) {
         Some(across) => across.serial = told.serial,
         None => tell(told.peer, told.serial),

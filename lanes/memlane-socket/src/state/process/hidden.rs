@@ -29,34 +29,19 @@ fn used() -> impl Iterator<Item = &'static AtomicI32> {
     places().take(USED.load(Ordering::Relaxed))
 }
 
-/// The library's descriptors lie as if no process had a higher limit than this. The kernel's table of descriptors is as long as
-/// the highest number in use: each fork copies it, and each look of the agent walks through it. At 2^20, which container
-/// engines allow, it would have 8 MiB, and at 2^14 a fork took 40 µs longer. A program with more descriptors finds these numbers
-/// taken, and the kernel gives it the next ones.
-const LIMIT_MOST: i32 = 1 << 12;
+/// The library's descriptors lie from here on if the limit is twice this or more. A program that uses `select` can have no numbers
+/// beyond (`FD_SETSIZE`). The kernel's table of descriptors is as long as the highest number in use: each fork copies it, and each
+/// look of the agent walks through it. With 2^14, a fork took 40 µs longer, with 7/8 of 2^12 20 µs. A program with more
+/// descriptors finds these numbers taken, and the kernel gives it the next ones.
+const LOWEST_MOST: i32 = 1024;
 
-/// From which number on the library's descriptors lie, if the limit of descriptors is `limit`: in the top eighth, where few
-/// programs come.
-fn lowest_for_own(limit: i32) -> i32 {
-    let top = limit.min(LIMIT_MOST);
-    (top - top / 8).max(3)
-}
-
-/// The process whose table of descriptors is long enough, by its id. Any thread writes it; nothing is ordered by it.
-static ROOMY: AtomicI32 = AtomicI32::new(0);
-
-/// Makes the kernel's table of descriptors long enough for the library's own. To be called before a second thread begins: then it
-/// takes some µs. Later, the kernel waits until no thread can be reading the old table (`expand_fdtable`), and the program's
-/// first socket takes 10 to 20 ms.
-pub fn make_room() {
-    let pid = PROCESS.pid.load(Ordering::Relaxed);
-    let is_wanted = enabled() && PROCESS.frozen.load(Ordering::Relaxed) == 0;
-    if !is_wanted || ROOMY.swap(pid, Ordering::Relaxed) == pid {
-        return;
+/// From which number on the library's descriptors lie, if the limit of descriptors is `limit`: in the top eighth of a low limit,
+/// where few programs come.
+pub(super) fn lowest_for_own(limit: i32) -> i32 {
+    if limit >= 2 * LOWEST_MOST {
+        return LOWEST_MOST;
     }
-    if let Ok(any) = fd::event() {
-        drop(fd::move_high(any, lowest_for_own(fd_limit())));
-    }
+    (limit - limit / 8).max(3)
 }
 
 /// Moves a descriptor of the library out of the program's way and remembers it. Returns its number; −1: the table is
@@ -207,7 +192,9 @@ mod tests {
     fn descriptors_of_the_library_lie_high_but_never_make_the_table_long() {
         assert_eq!(lowest_for_own(0), 3);
         assert_eq!(lowest_for_own(1_024), 896);
-        assert_eq!(lowest_for_own(1 << 12), 3_584);
-        assert_eq!(lowest_for_own(1 << 20), 3_584);
+        assert_eq!(lowest_for_own(2_047), 1_792);
+        for limit in [2_048, 1 << 12, 1 << 20] {
+            assert_eq!(lowest_for_own(limit), 1_024);
+        }
     }
 }

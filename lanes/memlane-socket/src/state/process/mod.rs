@@ -19,6 +19,7 @@ pub mod memory;
 mod numbers;
 mod page;
 pub mod payback;
+mod room;
 pub mod stand_in;
 mod tables;
 
@@ -30,6 +31,7 @@ pub use files::{drop_file, find_file, is_kept_file, keep_file};
 pub use hidden::*;
 pub(crate) use page::{appear, leave_to_parent};
 pub use page::{count, entry, header, show};
+pub use room::make_room;
 
 use crate::config::{self, Config, Upgrade};
 use crate::state::conn::{Conn, Handshake, Role, SharedState};
