@@ -108,6 +108,7 @@ pub(crate) fn catalogue() -> Catalogue {
                 "caddy",
                 "go-start",
                 "script-curl",
+                "script-go",
                 "script-true",
                 "ssh",
                 "one-cpu-msg100",
@@ -326,7 +327,9 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
             AtLeast(1.5)
         }
         (ring, _, "rate" | "throughput") if ring.starts_with("rings-") => AtLeast(0.9),
-        ("pgbench-connect" | "nginx-close" | "script-curl", _, "rate") => AtLeast(0.97),
+        ("pgbench-connect" | "nginx-close" | "script-curl" | "script-go", _, "rate") => {
+            AtLeast(0.97)
+        }
         ("iperf3-bidir" | "nginx-16m" | "nc", _, "throughput")
         | ("redis-set-1m" | "redis-get-1m", _, "rate") => AtLeast(2.0),
         // The program or the encryption takes most of the time.

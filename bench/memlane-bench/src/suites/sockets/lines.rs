@@ -6,7 +6,7 @@ use super::works::{
 };
 
 /// How many works there are.
-pub(super) const WORKS_COUNT: usize = 35;
+pub(super) const WORKS_COUNT: usize = 36;
 
 /// All of them, in the order of the table.
 #[rustfmt::skip]
@@ -84,6 +84,9 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
     several("script", By::Script, &["sh", "date", "curl", "nginx"], &[
         line("script-curl", "a script of curl, each asks nginx once", &["curl"]),
         line("script-true", "a script of true, no connections", &["true"]).long(),
+    ]),
+    several("script", By::Script, &["sh", "date", "go", "cc", "nginx"], &[
+        line("script-go", "a script of a client in Go, each asks nginx once", &["go"]).long(),
     ]),
     Work {
         pinning: &[Pinning::Apart],

@@ -4,6 +4,7 @@
 //	ends ask ADDRESS SECONDS     100 bytes there and back on one connection; what the embedded client prints
 //	ends http ADDRESS            serves a page
 //	ends proxy ADDRESS BACKEND   passes requests on
+//	ends get URL                 asks once
 //	ends leave                   ends at once
 package main
 
@@ -100,6 +101,15 @@ func proxy(address, backend string) {
 	log.Fatal(http.ListenAndServe(address, httputil.NewSingleHostReverseProxy(target)))
 }
 
+func get(from string) {
+	answer := must(http.Get(from))
+	defer answer.Body.Close()
+	must(io.Copy(io.Discard, answer.Body))
+	if answer.StatusCode != http.StatusOK {
+		log.Fatal(answer.Status)
+	}
+}
+
 func main() {
 	switch args := os.Args[1:]; {
 	case len(args) == 2 && args[0] == "echo":
@@ -110,9 +120,11 @@ func main() {
 		serve(args[1])
 	case len(args) == 3 && args[0] == "proxy":
 		proxy(args[1], args[2])
+	case len(args) == 2 && args[0] == "get":
+		get(args[1])
 	case len(args) == 1 && args[0] == "leave":
 	default:
-		fmt.Fprintln(os.Stderr, "ends echo|ask|http|proxy ADDRESS ...")
+		fmt.Fprintln(os.Stderr, "ends echo|ask|http|proxy|get ADDRESS ...")
 		os.Exit(2)
 	}
 }

@@ -22,11 +22,7 @@ pub(super) fn measure(
     kept: &mut Option<PathBuf>,
     line: &Line,
 ) -> anyhow::Result<Reading> {
-    let program = match kept {
-        Some(program) => program,
-        None => kept.insert(compiled(trial, Linked::WithLibc)?),
-    };
-    let program = program.to_str().context("a path that is not UTF-8")?;
+    let program = with_libc(trial, kept)?;
     match line.args {
         ["echo"] => echo(trial, program, line),
         ["http", threads, connections] => http(trial, program, line, [*threads, *connections]),
@@ -90,6 +86,18 @@ fn serve(
 pub(super) enum Linked {
     WithLibc,
     Static,
+}
+
+/// The program that is linked with libc.
+pub(super) fn with_libc<'a>(
+    trial: &Trial<'_>,
+    kept: &'a mut Option<PathBuf>,
+) -> anyhow::Result<&'a str> {
+    let program = match kept {
+        Some(program) => program,
+        None => kept.insert(compiled(trial, Linked::WithLibc)?),
+    };
+    program.to_str().context("a path that is not UTF-8")
 }
 
 pub(super) fn compiled(trial: &Trial<'_>, linked: Linked) -> anyhow::Result<PathBuf> {

@@ -69,7 +69,7 @@ pub(in crate::suites) fn measure(
         By::GoStart => |trial, kept, line| go_start::measure(trial, &mut kept.static_program, line),
         By::Grpc => |trial, _, line| grpc::measure(trial, line),
         By::Caddy => |trial, _, line| caddy::measure(trial, line),
-        By::Script => |trial, _, line| script::measure(trial, line),
+        By::Script => |trial, kept, line| script::measure(trial, &mut kept.program, line),
         By::Netcat => |trial, _, line| netcat::measure(trial, line),
         By::Tunnel => |trial, kept, line| tunnel::measure(trial, &mut kept.keys, line),
     };

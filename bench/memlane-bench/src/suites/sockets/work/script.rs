@@ -1,25 +1,32 @@
-//! A shell script that starts one short program after the other: with curl, each asks nginx for one page.
+//! A shell script that starts one short program after the other: curl and a client in Go ask nginx for one page each.
+
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 
 use super::super::trial::{Place, Ran, Reading, Trial, cpu_of_requests};
 use super::super::works::Line;
-use super::nginx;
+use super::{go, nginx};
 use crate::runner::proc::find_program;
 
 /// Programs that a script starts for each second that it should take.
 const A_SECOND: f64 = 200.0;
 
-pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading> {
+pub(super) fn measure(
+    trial: &Trial<'_>,
+    kept: &mut Option<PathBuf>,
+    line: &Line,
+) -> anyhow::Result<Reading> {
     let [program] = line.args else {
         anyhow::bail!("a row without its arguments");
     };
     let (server, port) = nginx::serve(trial, Place::SERVER.on_both_cpus())?;
-    let path = find_program(program).with_context(|| format!("{program} is not installed"))?;
+    let path = || find_program(program).with_context(|| format!("{program} is not installed"));
     let url = format!("http://{}:{port}/index.html", trial.network.reached());
     let call = match *program {
-        "curl" => format!("{} -sf -o /dev/null {url}", path.display()),
-        _ => path.display().to_string(),
+        "curl" => format!("{} -sf -o /dev/null {url}", path()?.display()),
+        "go" => format!("{} get {url}", go::with_libc(trial, kept)?),
+        _ => path()?.display().to_string(),
     };
     let count = (A_SECOND * trial.bench.seconds).ceil();
     let client = trial.command(
