@@ -21,7 +21,8 @@ pub(crate) fn find_next(name: &CStr) -> usize {
     unsafe { memlane_dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
 }
 
-/// The same, with the libraries that are behind.
+/// The next definition of a name, behind the library's own: from the libraries that were noted or, where these do not tell, by
+/// `dlsym`. 0: there is none.
 pub(crate) fn find_behind(behind: &Behind, name: &CStr) -> usize {
     behind.find(name).unwrap_or_else(|| find_next(name))
 }

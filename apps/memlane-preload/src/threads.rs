@@ -34,7 +34,7 @@ pub(crate) fn create_c11(thread: *mut c_void, start: *mut c_void, argument: *mut
     process::make_room();
     match REAL.address(c"thrd_create") {
         0 => THRD_ERROR,
-        // SAFETY: as above.
+        // SAFETY: libc's function of this name, which has this prototype, and the program's own arguments.
         at => unsafe { core::mem::transmute::<usize, Create>(at)(thread, start, argument) },
     }
 }

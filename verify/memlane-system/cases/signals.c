@@ -146,7 +146,7 @@ static void signal_sets_what_libc_sets(void) {
     exchange(fd);
     finish();
 }
-/* What one function has told of the handler before is put back by another one. */
+/* One function says which handler was there before, and another one puts it back. */
 static void a_handler_is_put_back_by_signal(void) {
     int fd = pair();
     handle(SIGUSR2, on_signal, SA_RESTART);

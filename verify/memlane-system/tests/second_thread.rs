@@ -20,7 +20,7 @@ def begin():
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 "#;
 
-/// The numbers that these lines of Python print under memlane, with a limit of so many descriptors.
+/// The numbers that these lines of Python print under memlane, where at most `limit` descriptors may be open.
 fn numbers(lines: &str, limit: u32) -> Vec<u64> {
     let mut shell = command(Mode::Auto, "sh");
     shell.args(["-c", r#"ulimit -n "$1"; exec python3 -c "$2""#, "sh"]);
@@ -69,7 +69,7 @@ start = time.perf_counter()
 _socket.socket()
 print(round((time.perf_counter() - start) * 1e6))
 ";
-    // A machine that is busy takes its time, too, but not each time.
+    // On a busy machine, any call may take long, but not ten times in a row.
     let took = (0..10).map(|_| numbers(lines, 20_000)[0]).min();
     assert!(took.is_some_and(|us| us < 3000), "{took:?} us");
 }

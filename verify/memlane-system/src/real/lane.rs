@@ -176,8 +176,8 @@ impl Process {
 
 /// What a panic carries that says: all was right, but by TCP. Which lane carries a
 /// byte depends on who is awake, so on a busy machine a short story may be told by
-/// TCP alone; [`Story`](super::stage::Story) tells it again then. So it does if a program
-/// ended before its page was seen. Nothing else is tried twice.
+/// TCP alone; [`Story`](super::stage::Story) tells it again then. It also does so if a
+/// program ended before its page was seen. Nothing else is tried twice.
 #[derive(Debug)]
 pub struct Missed(pub String);
 
@@ -424,7 +424,7 @@ impl Drop for LaneWatch {
 }
 
 fn watch(root: u32, pages: &Pages, stop: &AtomicBool) {
-    // Both ends of a lane may spin and leave no CPU to the watch. Without the right to do this, it goes as it is.
+    // Both ends of a lane may spin and leave no CPU to the watch. Without the right to do this, the watch keeps its priority.
     let _ = rustix::process::setpriority_process(None, -10);
     let start = Instant::now();
     let mut looked: BTreeMap<u32, Instant> = BTreeMap::new();

@@ -86,7 +86,7 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
         line("script-true", "a script of true, no connections", &["true"]).long(),
     ]),
     several("script", By::Script, &["sh", "date", "go", "cc", "nginx"], &[
-        line("script-go", "a script of a client in Go, each asks nginx once", &["go"]).long(),
+        line("script-go", "a script of a client in Go, each asks nginx once", &["go"]),
     ]),
     Work {
         pinning: &[Pinning::Apart],

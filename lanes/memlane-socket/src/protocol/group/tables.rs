@@ -1,7 +1,7 @@
 //! What this process knows of its peers: their processes, and the chunks of both.
 //!
-//! The tables are long, and most processes use their first places. So each has a mark behind the last place that was ever used,
-//! and whoever looks for something looks up to the mark.
+//! The tables are long, and most processes use their first places only. So each has a mark behind the last place that was ever
+//! used, and a search ends at the mark.
 
 use super::Line;
 use crate::protocol::agent::Across;
@@ -131,7 +131,9 @@ far! {
 struct Mark(AtomicU32);
 
 impl Mark {
-    const NONE: Mark = Mark(AtomicU32::new(0));
+    const fn new() -> Mark {
+        Mark(AtomicU32::new(0))
+    }
 
     fn below<'a, T>(&self, table: &'a mut [T]) -> &'a mut [T] {
         let used = (self.0.load(Ordering::Relaxed) as usize).min(table.len());
@@ -146,9 +148,9 @@ impl Mark {
     }
 }
 
-static USED_GROUPS: Mark = Mark::NONE;
-static USED_OWN: Mark = Mark::NONE;
-static USED_PEERS: Mark = Mark::NONE;
+static USED_GROUPS: Mark = Mark::new();
+static USED_OWN: Mark = Mark::new();
+static USED_PEERS: Mark = Mark::new();
 
 /// Proof that `PROCESS.group_lock` is held.
 pub struct Locked<'a>(#[allow(dead_code)] SleepLockGuard<'a>);
@@ -243,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_table_is_looked_at_up_to_the_last_place_that_was_taken() {
-        let mark = Mark::NONE;
+        let mark = Mark::new();
         let mut table = [0; 8];
         assert!(mark.below(&mut table).is_empty());
         for place in [0, 1, 2] {

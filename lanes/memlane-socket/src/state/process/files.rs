@@ -26,7 +26,7 @@ impl Kept {
     };
 }
 
-/// Most processes keep no more than these.
+/// The first places: most processes need no more.
 static FIRST: [Kept; 4] = [Kept::NONE; 4];
 far! {
     /// The places behind [`FIRST`].

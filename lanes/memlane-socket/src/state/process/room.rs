@@ -8,8 +8,8 @@ use memlane_sys::fd;
 /// The process whose table of descriptors is long enough, by its id. Any thread writes it; nothing is ordered by it.
 static ROOMY: AtomicI32 = AtomicI32::new(0);
 
-/// Makes the kernel's table of descriptors long enough for the library's own. To be called before a second thread begins: then it
-/// takes some µs. Later, the kernel waits until no thread can be reading the old table (`expand_fdtable`), and the program's
+/// Makes the kernel's table of descriptors long enough for the library's own. Call it before a second thread begins: it takes
+/// some µs then. Later, the kernel waits until no thread can be reading the old table (`expand_fdtable`), and the program's
 /// first socket takes 10 to 20 ms.
 pub fn make_room() {
     let pid = PROCESS.pid.load(Ordering::Relaxed);
