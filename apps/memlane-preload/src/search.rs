@@ -2,7 +2,7 @@
 //!
 //! Before glibc 2.34, `dlsym` was in a library of its own, which not every program loads and not every image has. The
 //! library that is preloaded must not want it: a program whose loader misses a library does not start. Where `dlsym` is there,
-//! a search of our own still takes a tenth of the time, for the [many names](Behind) that each start looks up.
+//! a search of our own still takes a quarter of the instructions, for the [many names](Behind) that each start looks up.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -130,7 +130,7 @@ unsafe extern "C" fn note_one(
         behind.is_behind = is_ours(info);
         return 0;
     }
-    // SAFETY: a library's dynamic section lies there. The program's first libraries stay loaded.
+    // SAFETY: a library's dynamic section lies there. `behind` is used during the start only, when nothing is unloaded.
     let library = dynamic_section(info)
         .and_then(|dynamic| unsafe { Library::at(info.dlpi_addr as usize, dynamic) });
     let Some((place, library)) = behind.libraries.get_mut(behind.count).zip(library) else {
