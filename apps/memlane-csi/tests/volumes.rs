@@ -450,6 +450,58 @@ async fn what_fio_wrote_is_there_while_plugin_and_server_are_killed() {
     world.must_be_clean();
 }
 
+/// A process with copies of all mounts. Mounts propagate to it, but not those of `kept`.
+fn namespace(kept: Option<&Path>) -> Running {
+    let keep = kept.map_or("true".to_owned(), |it| {
+        format!("mount --make-rprivate {}", it.display())
+    });
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "slave", "sh", "-c"]);
+    command.arg(format!("{keep} && echo there && exec sleep 60"));
+    let (running, said) = Running::heard(&mut command);
+    assert_eq!(said, "there");
+    running
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_another_mount_namespace_has_mounted_stays_and_the_error_names_its_process() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let world = World::start("elsewhere").await;
+    let mut life = Life::new(&world, "a");
+    life.all_up(&world).await.expect("a volume");
+    let holder = namespace(Some(world.dir()));
+    life.unpublish(&world).await.expect("unmounted here");
+    let error = life.unstage(&world).await.expect_err("mounted there");
+    let names = format!("process {} (sleep)", holder.id());
+    assert_eq!(error.code(), tonic::Code::Unavailable, "{error}");
+    assert!(error.message().contains(&names), "{error}");
+    drop(holder);
+    // What an orchestrator does until it succeeds.
+    life.unstage(&world).await.expect("unmounted everywhere");
+    life.detach(&world).await.expect("taken");
+    life.delete(&world).await.expect("removed");
+    world.must_be_clean();
+}
+
+/// Mounts under a kubelet's folder propagate: the mount of the folder is shared.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_to_which_unmounts_propagate_does_not_hold_up_a_volume() {
+    if let Some(why) = missing() {
+        return skip(&why);
+    }
+    let world = World::start("propagates").await;
+    let mut life = Life::new(&world, "a");
+    life.all_up(&world).await.expect("a volume");
+    let other = namespace(None);
+    let begin = Instant::now();
+    life.all_down(&world).await.expect("over");
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    world.must_be_clean();
+    drop(other);
+}
+
 #[tokio::test]
 async fn a_pod_gets_the_library_and_the_domain_of_its_namespace_and_can_write_neither() {
     if let Some(why) = missing() {

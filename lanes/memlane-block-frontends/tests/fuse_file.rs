@@ -441,6 +441,89 @@ fn a_file_that_is_unmounted_by_somebody_else_is_gone_for_the_daemon_too() {
     assert_eq!(daemon.ask("unmount"), "done");
 }
 
+/// A shell in a mount namespace of its own, with copies of all mounts. It has `path` open, if there is one, and reads as
+/// many bytes of it as it is told to.
+struct Elsewhere(std::process::Child);
+
+impl Elsewhere {
+    fn start(path: Option<&Path>) -> Elsewhere {
+        let path = path.map_or("/dev/null", text);
+        let script = "exec 3<\"$0\"; echo there; while read count; do dd bs=$count count=1 <&3 2>/dev/null | wc -c; done";
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, path]);
+        command.stdin(std::process::Stdio::piped());
+        command.stdout(std::process::Stdio::piped());
+        let mut shell = Elsewhere(command.spawn().expect("unshare"));
+        assert_eq!(shell.says(), "there");
+        shell
+    }
+
+    fn says(&mut self) -> String {
+        let stdout = self.0.stdout.as_mut().expect("a pipe");
+        let bytes = io::Read::bytes(stdout).map(|byte| byte.expect("a byte"));
+        let line = bytes.take_while(|byte| *byte != b'\n').collect();
+        String::from_utf8(line).expect("text")
+    }
+
+    /// How many of `count` bytes it can read.
+    fn reads(&mut self, count: usize) -> String {
+        let stdin = self.0.stdin.as_mut().expect("a pipe");
+        io::Write::write_all(stdin, format!("{count}\n").as_bytes()).expect("it reads");
+        self.says()
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_copy_of_the_mount_in_another_mount_namespace_does_not_hold_up_who_unmounts() {
+    if !can_mount() || !support::is_root() || !has("unshare") {
+        return;
+    }
+    for how in ["unmount", "unmount now"] {
+        let folder = Folder::new();
+        let path = folder.at("volume");
+        let mut daemon = serve(&path, "plain", "kernel");
+        let other = Elsewhere::start(None);
+        let begin = Instant::now();
+        assert_eq!(daemon.ask(how), "done");
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(5), "{how}: {took:?}");
+        assert!(!path.exists());
+        drop(other);
+    }
+}
+
+#[test]
+fn who_has_it_open_in_another_mount_namespace_keeps_it_and_force_takes_it() {
+    if !can_mount() || !support::is_root() || !has("unshare") {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.at("volume");
+    let mut daemon = serve(&path, "plain", "kernel");
+    let mut user = Elsewhere::start(Some(&path));
+    for _ in 0..2 {
+        let said = daemon.ask("unmount");
+        assert!(said.contains("in use in another mount"), "{said}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+        assert_eq!(user.reads(4096), "4096");
+    }
+    drop(user);
+    assert_eq!(daemon.ask("unmount"), "done");
+    assert!(!path.exists());
+    let mut daemon = serve(&path, "plain", "kernel");
+    let mut user = Elsewhere::start(Some(&path));
+    assert_eq!(daemon.ask("unmount now"), "done");
+    assert_eq!(user.reads(4096), "0");
+    assert!(!path.exists());
+}
+
 #[test]
 fn somebody_who_is_not_root_may_do_it_too() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};

@@ -5,6 +5,7 @@
 pub(crate) mod stores;
 
 use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -74,6 +75,19 @@ pub(crate) struct Running(Child);
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Running {
         Running(command.stdin(Stdio::null()).spawn().expect("starts"))
+    }
+
+    /// Starts it, and hears its first line.
+    pub(crate) fn heard(command: &mut Command) -> (Running, String) {
+        let mut running = Running::start(command.stdout(Stdio::piped()));
+        let stdout = running.0.stdout.as_mut().expect("a pipe");
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        (running, line.trim_end().to_owned())
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
     }
 
     pub(crate) fn kill(&mut self) {
@@ -173,6 +187,7 @@ impl World {
         let dir = std::env::temp_dir().join(format!("memlane-csi-{label}"));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(dir.join("root")).expect("a folder");
+        share(&dir);
         World {
             server: Server::new(&label, &dir.join("root")),
             label,
@@ -292,7 +307,7 @@ impl World {
         let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
         let ours = self.dir.display().to_string();
         let points = table.lines().filter_map(|line| line.split(' ').nth(4));
-        let points = points.filter(|point| point.starts_with(&ours));
+        let points = points.filter(|point| point.starts_with(&ours) && *point != ours);
         points.map(str::to_owned).collect()
     }
 
@@ -329,7 +344,20 @@ impl Drop for World {
         }
         self.kill_server();
         let _ = Command::new(memlane()).args(["vol", "prune"]).output();
+        let _ = Command::new("umount").arg(&self.dir).output();
         let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Makes a folder a shared mount, as a kubelet's is: other tests' mount namespaces hear of unmounts in it. Root only.
+fn share(folder: &Path) {
+    for how in ["--bind", "--make-shared"] {
+        let mut command = Command::new("mount");
+        command.arg(how).arg(folder);
+        if how == "--bind" {
+            command.arg(folder);
+        }
+        let _ = command.output();
     }
 }
 

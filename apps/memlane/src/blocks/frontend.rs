@@ -14,6 +14,7 @@ use memlane_block_frontends::{nbd_kernel, ublk, vhost};
 
 use super::leftovers::{self, Folder};
 use super::spec::{Frontend, MapSpec};
+use super::users;
 use crate::cli::exit::{Exit, fail};
 
 /// How long a device that goes may be held by who only looks at it.
@@ -23,9 +24,6 @@ const MOMENT: Duration = Duration::from_secs(5);
 pub(super) trait Shown: Send {
     /// What to give to a program: a device, a file, a URI.
     fn place(&self) -> String;
-
-    /// Programs that use it now, as far as is known.
-    fn users(&self) -> usize;
 
     /// The volume's size has changed.
     fn resized(&mut self) {}
@@ -58,8 +56,18 @@ pub(super) fn show(
     })
 }
 
-fn busy(place: &str, users: usize) -> anyhow::Error {
-    anyhow::anyhow!("{place} is in use ({users}): end these programs first, or use --force")
+fn in_use(place: &str, users: &str) -> anyhow::Error {
+    let named = match users.is_empty() {
+        true => String::new(),
+        false => format!(" ({users})"),
+    };
+    anyhow::anyhow!("{place} is in use{named}: end this use first, or use --force")
+}
+
+/// What the kernel says of a block device that stays, with the users' names.
+fn device_in_use(path: &Path) -> anyhow::Error {
+    let users = users::device(path).map(users::of).unwrap_or_default();
+    in_use(&path.display().to_string(), &users)
 }
 
 struct Nbd {
@@ -114,14 +122,10 @@ impl Shown for Nbd {
         self.place.clone()
     }
 
-    fn users(&self) -> usize {
-        self.stop.snapshot().connections.len()
-    }
-
     fn end(&mut self, force: bool) -> anyhow::Result<()> {
-        let users = self.users();
-        if users > 0 && !force {
-            return Err(busy(&self.place, users));
+        let clients = self.stop.snapshot().connections.len();
+        if clients > 0 && !force {
+            return Err(in_use(&self.place, &format!("{clients} connections")));
         }
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
@@ -149,10 +153,6 @@ impl Shown for File {
         self.0.path().display().to_string()
     }
 
-    fn users(&self) -> usize {
-        0 // the kernel knows, and says so when it is to be unmounted
-    }
-
     fn resized(&mut self) {
         self.0.refresh();
     }
@@ -160,14 +160,26 @@ impl Shown for File {
     fn end(&mut self, force: bool) -> anyhow::Result<()> {
         match force {
             true => self.0.unmount_now(),
-            false => self.0.unmount()?,
+            false => self.0.unmount().map_err(|error| self.why_it_stays(error))?,
         }
         Ok(())
     }
 }
 
+impl File {
+    fn why_it_stays(&self, error: MountError) -> anyhow::Error {
+        let users = self.0.device().map(users::open).unwrap_or_default();
+        match error {
+            MountError::InUse(_) | MountError::InUseElsewhere(_) => in_use(&self.place(), &users),
+            other => other.into(),
+        }
+    }
+}
+
 /// A loop device over a FUSE file that nobody else sees.
 struct Loop {
+    path: PathBuf,
+    /// None: it is detached, or will be when nobody has it open any more.
     device: Option<LoopDevice>,
     file: Mounted,
     /// After the file: it goes when it is empty.
@@ -184,6 +196,7 @@ impl Loop {
         let device = LoopDevice::attach(&path, info.block, info.read_only)
             .map_err(|error| fail(Exit::Unsupported, error.to_string()))?;
         Ok(Loop {
+            path: device.path().to_owned(),
             device: Some(device),
             file,
             _folder: folder,
@@ -199,14 +212,7 @@ pub(super) fn hash(name: &str) -> u64 {
 
 impl Shown for Loop {
     fn place(&self) -> String {
-        let device = self.device.as_ref().map(LoopDevice::path);
-        device
-            .map(|path| path.display().to_string())
-            .unwrap_or_default()
-    }
-
-    fn users(&self) -> usize {
-        0
+        self.path.display().to_string()
     }
 
     fn resized(&mut self) {
@@ -220,7 +226,10 @@ impl Shown for Loop {
         drop(self.device.take());
         match force {
             true => self.file.unmount_now(),
-            false => unmount_once_let_go(&mut self.file)?,
+            false => unmount_once_let_go(&mut self.file).map_err(|error| match error {
+                MountError::InUse(_) => device_in_use(&self.path),
+                other => other.into(),
+            })?,
         }
         Ok(())
     }
@@ -257,13 +266,9 @@ impl Shown for Vhost {
         self.0.path().display().to_string()
     }
 
-    fn users(&self) -> usize {
-        usize::from(self.0.has_machine())
-    }
-
     fn end(&mut self, force: bool) -> anyhow::Result<()> {
-        if self.users() > 0 && !force {
-            return Err(busy(&self.place(), 1));
+        if self.0.has_machine() && !force {
+            return Err(in_use(&self.place(), "a virtual machine"));
         }
         self.0.stop();
         Ok(())
@@ -294,17 +299,16 @@ impl Shown for KernelNbd {
         self.0.path().display().to_string()
     }
 
-    fn users(&self) -> usize {
-        0 // the kernel knows, and says so when it is to be detached
-    }
-
     fn resized(&mut self) {
         // The device stays as it was; its users see the old size.
         let _ = self.0.resized();
     }
 
     fn end(&mut self, force: bool) -> anyhow::Result<()> {
-        Ok(self.0.detach(force)?)
+        self.0.detach(force).map_err(|error| match error {
+            nbd_kernel::NbdError::InUse(path) => device_in_use(&path),
+            other => other.into(),
+        })
     }
 }
 
@@ -332,16 +336,15 @@ impl Shown for Ublk {
         self.0.path().display().to_string()
     }
 
-    fn users(&self) -> usize {
-        0 // the kernel knows, and says so when it is to be detached
-    }
-
     fn resized(&mut self) {
         // Before Linux 6.16 the device stays as it was, and its users see the old size.
         let _ = self.0.resized();
     }
 
     fn end(&mut self, force: bool) -> anyhow::Result<()> {
-        Ok(self.0.detach(force)?)
+        self.0.detach(force).map_err(|error| match error {
+            ublk::UblkError::InUse(path) => device_in_use(&path),
+            other => other.into(),
+        })
     }
 }

@@ -26,6 +26,7 @@ pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod spec;
 mod tls;
+mod users;
 pub(crate) mod vol;
 
 pub(crate) use documents::{Server, Session};

@@ -42,6 +42,9 @@ pub(super) struct File {
     owner: (u32, u32),
     since: SystemTime,
     next_lane: AtomicUsize,
+    /// How many times it is open, in whichever mount namespace. The threads that take requests write it; who unmounts
+    /// reads it. It orders nothing else.
+    open: AtomicUsize,
 }
 
 impl File {
@@ -65,7 +68,13 @@ impl File {
             owner,
             since: SystemTime::now(),
             next_lane: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
         })
+    }
+
+    /// Whether any program has it open or mapped. The kernel tells of a close a moment after it.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > 0
     }
 
     /// The calling thread's.
@@ -318,7 +327,22 @@ impl Filesystem for Shared {
         if self.0.cache == Cache::None {
             how |= FopenFlags::FOPEN_DIRECT_IO;
         }
+        self.0.open.fetch_add(1, Ordering::Relaxed);
         reply.opened(FileHandle(0), how);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        reply.ok();
     }
 
     fn read(

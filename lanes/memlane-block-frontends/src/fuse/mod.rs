@@ -11,6 +11,7 @@
 //! The bytes are copied once between the kernel and us, and once between us and the lease (a read's for the kernel
 //! to take from private memory; a write's because the kernel's message is in fuser's buffer).
 
+mod connection;
 mod file;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -24,6 +25,7 @@ pub use file::Cache;
 pub use left::{clear, left};
 pub use unmount::MountError;
 
+use self::connection::Connection;
 use self::unmount::{fusermount, unmount_idle};
 use file::{File, Shared};
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
@@ -35,6 +37,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The kernel ends a connection with the last mount. Its threads notice when they next run.
+const ENDING: Duration = Duration::from_millis(200);
 
 /// How to mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +76,7 @@ pub struct Mounted {
     /// The file was made for the mount.
     made: bool,
     file: Arc<File>,
+    connection: Option<Connection>,
     session: Option<BackgroundSession>,
     answering: Vec<JoinHandle<()>>,
 }
@@ -120,11 +127,13 @@ fn start(
     let mut mounted = Mounted {
         path: path.clone(),
         made,
+        connection: None,
         session: None,
         answering: Vec::new(),
         file,
     };
     mounted.session = Some(session.and_then(Session::spawn).map_err(failed)?);
+    mounted.connection = Connection::of(&path).ok();
     for lane in &mounted.file.lanes {
         let lane = Arc::clone(lane);
         let name = std::thread::Builder::new().name("memlane-fuse".into());
@@ -219,35 +228,86 @@ impl Mounted {
         }
     }
 
+    /// The number of the file system, as `stat` tells it: major and minor.
+    #[must_use]
+    pub fn device(&self) -> Option<(u32, u32)> {
+        self.connection.map(Connection::device)
+    }
+
     /// Takes it away, if nobody has it open.
     ///
     /// # Errors
-    /// [`MountError::InUse`]; it is then still mounted, and served.
+    /// [`MountError::InUse`]; it is then still mounted, and served. [`MountError::InUseElsewhere`]; it is then not mounted
+    /// here any more, and served until a later call finds that nobody has it open.
     pub fn unmount(&mut self) -> Result<(), MountError> {
         if self.is_mounted() {
             unmount_idle(&self.path)?;
+            if !self.ends_soon() && !self.end_copies()? {
+                self.abandon();
+                return Ok(());
+            }
         }
         self.finish();
         Ok(())
     }
 
+    /// Whether the kernel ends the connection by itself, which it does if no other mount namespace has a copy of the mount.
+    fn ends_soon(&self) -> bool {
+        let end = Instant::now() + ENDING;
+        while self.is_mounted() {
+            if Instant::now() > end {
+                return false;
+            }
+            std::thread::sleep(ENDING / 200);
+        }
+        true
+    }
+
+    /// Ends copies of the mount that other mount namespaces have, if nobody has the file open there. `false`: the kernel
+    /// does not let us, since we are not root.
+    fn end_copies(&self) -> Result<bool, MountError> {
+        match self.file.is_open() {
+            true => Err(MountError::InUseElsewhere(self.path.clone())),
+            false => Ok(self.end_connection()),
+        }
+    }
+
+    fn end_connection(&self) -> bool {
+        self.connection.is_some_and(|it| it.end().is_ok())
+    }
+
     /// Unmounts it at once: programs that have the file open get errors.
     pub fn unmount_now(&mut self) {
-        if self.is_mounted() && unmount_idle(&self.path).is_err() {
-            // Nobody waits for an answer any more …
-            for lane in &self.file.lanes {
-                lane.stop();
-            }
-            // … and nobody can ask: the connection is ended (root only) and the name goes.
-            let _ = unmount(&self.path, UnmountFlags::FORCE);
-            if unmount(&self.path, UnmountFlags::DETACH).is_err() {
-                let _ = fusermount(&self.path, &["-u", "-z"]);
-                // Without root the connection lives while any program has the file open. Its requests fail.
-                drop(self.session.take());
-                return self.forget();
-            }
+        let gone = !self.is_mounted() || (unmount_idle(&self.path).is_ok() && self.ends_soon());
+        match gone || self.cut() {
+            true => self.finish(),
+            false => self.abandon(),
         }
-        self.finish();
+    }
+
+    /// Ends the connection although the file is open, and takes its name away. `false`: the connection lives.
+    fn cut(&self) -> bool {
+        // Nobody waits for an answer any more …
+        for lane in &self.file.lanes {
+            lane.stop();
+        }
+        // … and nobody can ask. For root of a user namespace, the second way works and the first does not.
+        let ended = self.end_connection();
+        let _ = unmount(&self.path, UnmountFlags::FORCE);
+        let detached = unmount(&self.path, UnmountFlags::DETACH).is_ok();
+        if !detached {
+            let _ = fusermount(&self.path, &["-u", "-z"]);
+        }
+        ended || detached
+    }
+
+    /// Without root the connection lives while any program has the file open, or a mount of it. Its requests fail.
+    fn abandon(&mut self) {
+        for lane in &self.file.lanes {
+            lane.stop();
+        }
+        drop(self.session.take());
+        self.forget();
     }
 
     /// After the unmount.

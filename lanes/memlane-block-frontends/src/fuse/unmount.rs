@@ -18,6 +18,8 @@ pub enum MountError {
     NotEmpty(PathBuf),
     /// Programs have it open.
     InUse(PathBuf),
+    /// It is not mounted here any more, and programs in another mount namespace have it open.
+    InUseElsewhere(PathBuf),
     /// No `/dev/fuse`.
     NoFuse(io::Error),
     /// Users other than root need it.
@@ -45,6 +47,9 @@ impl fmt::Display for MountError {
                 path.display()
             ),
             MountError::InUse(path) => write!(f, "{} is in use", path.display()),
+            MountError::InUseElsewhere(path) => {
+                write!(f, "{} is in use in another mount namespace", path.display())
+            }
             MountError::NoFuse(error) => {
                 write!(f, "/dev/fuse: {error} (is the kernel module loaded?)")
             }

@@ -1,0 +1,53 @@
+//! The kernel's end of a mount: the connection, which lives as long as any mount namespace has a copy of the mount.
+//!
+//! `unmount` takes away the mount that this process sees. A process that has made a mount namespace of its own keeps a
+//! copy, unless mounts propagate from here to there (`mount_namespaces(7)`). The kernel ends a connection by itself when
+//! the last copy goes, and at once when root asks by the control file system `fusectl`
+//! (`Documentation/filesystems/fuse.rst`, "FUSE control filesystem").
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::io::{Errno, write};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::path::Path;
+
+/// The device number by which the kernel knows a file system without a disk. Its major number is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Connection {
+    minor: u32,
+}
+
+impl Connection {
+    /// That of the mount at `path`. The server is not asked.
+    pub(super) fn of(path: &Path) -> Result<Connection, Errno> {
+        let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
+        Ok(Connection {
+            minor: found.stx_dev_minor,
+        })
+    }
+
+    /// Its number, as `stat` tells it for the file: major and minor.
+    pub(super) fn device(self) -> (u32, u32) {
+        (0, self.minor)
+    }
+
+    /// Ends it: who has the file open gets errors, in every mount namespace. For root only.
+    ///
+    /// The control file system need not be mounted: this opens one that nobody else sees.
+    pub(super) fn end(self) -> Result<(), Errno> {
+        let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&context)?;
+        let control = fsmount(
+            &context,
+            FsMountFlags::FSMOUNT_CLOEXEC,
+            MountAttrFlags::empty(),
+        )?;
+        let file = format!("{}/abort", self.minor);
+        let abort = openat(
+            control,
+            file,
+            OFlags::WRONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        write(abort, b"1").map(drop)
+    }
+}
