@@ -15,9 +15,7 @@
 //!   second, it would spin all the time.
 //! * Where the machine has more runnable threads than CPUs, the time that a spin takes is missing elsewhere: at a thread
 //!   that holds a lock, say. There a spin must save more CPU time than it costs. If the mean of the last spins did not,
-//!   the score forgives a wait in vain only after two that were not, and up to a thousand waits do not spin. This does not
-//!   hold for the receiver of a stream: parked, it would get the next part by TCP, and the sender would take longer for it
-//!   than the spin takes.
+//!   the score forgives a wait in vain only after two that were not, and up to a thousand waits do not spin.
 //! * Where other tasks keep the CPU for longer than a peer would, or the yield brings nothing, the thread sleeps in the
 //!   kernel for a while. The kernel wakes a sleeper with priority. The receiver of a stream naps a few times first,
 //!   awake: parked, it would get the next bytes by TCP.
@@ -401,7 +399,7 @@ fn do_spins_pay(t: &thread::Thread, saves_us: u64, per_us: u64) -> bool {
 
 /// Do spins that do not pay keep other threads from the CPUs? From then on, this thread's spins are dear.
 fn are_others_kept_in_vain(t: &thread::Thread, now: u64, per_us: u64) -> bool {
-    let in_vain = !do_spins_pay(t, SAVES_US, per_us) && !is_stream(t);
+    let in_vain = !do_spins_pay(t, SAVES_US, per_us);
     let kept = in_vain && runnable::are_more_than_cpus();
     if kept {
         let until = now + DEAR_US * per_us;
@@ -416,7 +414,7 @@ fn long_us() -> u64 {
     u64::from(config().spin_us) / 5
 }
 
-/// Has this thread received a part of a stream lately? Parked, it would get the next part by TCP.
+/// Has this thread received a part of a stream lately? Its waits may be long where CPUs are free: what comes is large.
 fn is_stream(t: &thread::Thread) -> bool {
     t.stream.load(Ordering::Relaxed) != 0
 }
@@ -435,9 +433,9 @@ fn note_cost(t: &thread::Thread, cost: u64, is_hit: bool) {
         .store(hits - hits / 8 + hit, Ordering::Relaxed);
 }
 
-/// Has a spin of this thread not paid lately, on a full machine? What it saves in a stream is far more than a sleep.
+/// Has a spin of this thread not paid lately, on a full machine?
 fn are_spins_dear(t: &thread::Thread) -> bool {
-    t.dear_until.load(Ordering::Relaxed) > ticks() && !is_stream(t)
+    t.dear_until.load(Ordering::Relaxed) > ticks()
 }
 
 /// Notes that this thread has received `n` bytes.
@@ -652,12 +650,12 @@ mod tests {
         let _alone = PRETENDS.lock();
         thread::tests::set_own_locator();
         let t = thread::current();
-        let (least, _) = looks_here(t, 9, 0);
-        assert_eq!(least, 2, "before the yield and behind it");
-        let (_, most) = looks_here(t, 1, 0);
-        assert!(most > 2, "CPUs are free");
-        let (_, most) = looks_here(t, 9, VAIN_IN_A_STREAM);
-        assert!(most > 2, "a stream");
+        for stream in [0, VAIN_IN_A_STREAM] {
+            let (least, _) = looks_here(t, 9, stream);
+            assert_eq!(least, 2, "before the yield and behind it");
+            let (_, most) = looks_here(t, 1, stream);
+            assert!(most > 2, "CPUs are free");
+        }
     }
 
     #[test]
@@ -738,14 +736,9 @@ mod tests {
         // A spin that loses its CPU at once yields, and does not ask.
         assert!((0..100).any(|_| is_dear_after_a_spin(u32::MAX)));
         assert!(!is_dear_after_a_spin(1));
-        // The receiver of a stream, parked, would get the next part by TCP: its spins save more than a sleep.
+        // Nor does the receiver of a stream keep others from the CPUs.
         received(BULK);
-        assert!((0..VAIN_IN_A_STREAM).all(|_| !is_dear_after_a_spin(u32::MAX)));
-        (0..VAIN_IN_A_STREAM).for_each(|_| miss());
-        assert!(
-            (0..100).any(|_| is_dear_after_a_spin(u32::MAX)),
-            "the stream is over"
-        );
+        assert!((0..100).any(|_| is_dear_after_a_spin(u32::MAX)));
         // On the only CPU, nothing can come while a thread spins: it yields, and the peer's time is no cost of the spin.
         runnable::PRETENDED_CPUS.store(1, Ordering::Relaxed);
         assert!((0..100).all(|_| !is_dear_after_a_spin(u32::MAX)));

@@ -81,6 +81,11 @@ impl Process {
         self.counter(Counter::Parks)
     }
 
+    /// Sends that found a ring full.
+    pub fn full_rings(&self) -> u64 {
+        self.counter(Counter::RingFull)
+    }
+
     /// Times that it found memory to be too scarce for rings.
     pub fn scarce(&self) -> u64 {
         self.counter(Counter::Scarce)

@@ -16,7 +16,7 @@ use crate::protocol::lane::Parked;
 use crate::protocol::lane::room::{self, Naps};
 use crate::protocol::lane::trim::{self, Pieces};
 use crate::real;
-use crate::state::conn::{Conn, TxMode};
+use crate::state::conn::Conn;
 use crate::state::process;
 use crate::state::spin::{self, Spun};
 use core::cell::Cell;
@@ -419,10 +419,12 @@ pub(super) fn timespec_of(us: u64) -> libc::timespec {
 
 /// The events to report for a connection whose ring has bytes.
 pub(super) fn ring_events(conn: &Conn, asked: i16) -> i16 {
-    let open = conn.tx_mode() == TxMode::Open
-        && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0
-        && !room::is_full(conn);
-    asked & if open { IN | OUT } else { IN }
+    asked
+        & if room::is_writable(conn) {
+            IN | OUT
+        } else {
+            IN
+        }
 }
 
 #[cfg(test)]

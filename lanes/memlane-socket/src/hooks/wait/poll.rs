@@ -11,7 +11,7 @@ use super::call::{self, IN, Kernel, Limit, OUT, Time, kernel_poll, ring_events};
 use super::long::Entries;
 use super::relied::{self, Relied};
 use super::waited::{Room, Waited};
-use crate::protocol::lane;
+use crate::protocol::lane::{self, room};
 use crate::state::process::{self, PROCESS};
 use core::sync::atomic::Ordering;
 use libc::{c_int, nfds_t, pollfd};
@@ -192,6 +192,9 @@ fn poll_one(p: &mut pollfd) -> Option<c_int> {
     let conn = process::conn_of(p.fd)?;
     if conn.inherited.load(Ordering::Relaxed) != 0 || !lane::readable(&conn) {
         return None;
+    }
+    if p.events & OUT != 0 {
+        room::fills(&conn);
     }
     // The kernel knows the rest (the peer's end, errors), so it is asked now and then.
     let now = memlane_sys::time::ticks();

@@ -97,7 +97,7 @@ impl<'a> Waited<'a> {
     /// Adds a connection whose position in the program's list is `at`, if its rings matter: the call waits for input, or
     /// for room in a ring that is full.
     pub(super) fn add(&mut self, conn: ConnRef, at: usize, (reads, writes): (bool, bool)) {
-        let writes = writes && room::is_full(&conn);
+        let writes = writes && room::fills(&conn);
         if !reads && !writes {
             return;
         }
@@ -263,10 +263,12 @@ impl<'a> Waited<'a> {
 
     /// Looks at the connections that are awake, for as long as that pays.
     pub(super) fn spin(&self) -> Spun {
-        let budget = if self.any_full {
+        let budget = if !self.any_full {
+            spin::budget()
+        } else if self.any_full_soon_has_room() {
             spin::budget_for_room()
         } else {
-            spin::budget()
+            0
         };
         if budget == 0 {
             return Spun::Nothing;
@@ -296,6 +298,13 @@ impl<'a> Waited<'a> {
         };
         process::count(counter, 1);
         spun
+    }
+
+    /// May a spin find room? Not where sends block: there, a quarter of the window is waited for, which takes the receiver longer.
+    fn any_full_soon_has_room(&self) -> bool {
+        self.entries()
+            .iter()
+            .any(|e| e.writes && e.conn.is_nonblock())
     }
 
     /// Was the receiver of a connection that waits for room last seen on this very CPU?

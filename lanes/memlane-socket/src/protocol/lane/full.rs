@@ -35,18 +35,23 @@ fn receive(l: &Looped, n: usize) {
     );
 }
 
-/// Asks poll whether the connection is writable, for at most `ms`.
-fn writable(l: &Looped, ms: i32) -> bool {
+/// What poll reports of these events, within `ms`.
+fn polled(l: &Looped, events: i16, ms: i32) -> i16 {
     let mut p = pollfd {
         fd: l.fd,
-        events: libc::POLLOUT,
+        events,
         revents: 0,
     };
-    let asked = poll(&raw mut p, 1, limit_ms(ms), false, || {
+    poll(&raw mut p, 1, limit_ms(ms), false, || {
         // SAFETY: `p` lives until the call returns.
         unsafe { libc::poll(&raw mut p, 1, ms) }
     });
-    asked == 1 && p.revents == libc::POLLOUT
+    p.revents
+}
+
+/// Asks poll whether the connection is writable, for at most `ms`.
+fn writable(l: &Looped, ms: i32) -> bool {
+    polled(l, libc::POLLOUT, ms) == libc::POLLOUT
 }
 
 /// A looped connection whose stream alone uses a large window.
@@ -94,6 +99,50 @@ fn reported(epfd: i32, ms: i32) -> bool {
 }
 
 #[test]
+fn a_send_that_may_block_finds_room_as_long_as_poll_calls_the_connection_writable() {
+    let (_alone, l) = alone();
+    let piece = [7u8; 8192];
+    let mut sent = 0;
+    while writable(&l, 0) {
+        let n = io::send(l.fd, piece.as_ptr().cast(), piece.len(), 0);
+        assert_eq!(n, piece.len().cast_signed());
+        sent += piece.len();
+    }
+    let size = l.conn.tx_size.load(Ordering::Relaxed) as usize;
+    // It has filled three quarters of the largest window, and not waited until TCP took over.
+    assert!((size / 2..=size).contains(&sent), "{sent} of {size}");
+    assert!(is_full(&l.conn));
+    receive(&l, size / 4);
+    assert!(!is_full(&l.conn) && writable(&l, 0));
+    ends(l);
+}
+
+#[test]
+fn whether_tcp_behind_a_full_ring_has_room_for_a_send_that_may_block_says_the_kernel() {
+    let (_alone, l) = alone();
+    let piece = [7u8; 8192];
+    // What can be read is reported, too: the ring leads back.
+    let is_writable = || polled(&l, libc::POLLIN | libc::POLLOUT, 0) & libc::POLLOUT != 0;
+    let fill = || {
+        let mut sent = 0;
+        while writable(&l, 0) {
+            let n = io::send(l.fd, piece.as_ptr().cast(), piece.len(), 0);
+            assert_eq!(n, piece.len().cast_signed());
+            sent += piece.len();
+        }
+        sent
+    };
+    assert!(fill() > 0);
+    std::thread::sleep(Duration::from_millis(15)); // nobody reads: TCP takes over
+    l.conn.glanced.store(ticks(), Ordering::Relaxed);
+    assert!(!is_writable(), "the kernel has been asked a moment ago");
+    std::thread::sleep(Duration::from_millis(1));
+    assert!(is_writable(), "the kernel is asked");
+    assert!(fill() > 0, "and TCP becomes full");
+    ends(l);
+}
+
+#[test]
 fn an_edge_for_room_is_reported_even_if_the_ring_is_full_again_by_then() {
     let (_alone, l) = alone();
     fill(&l);
@@ -112,7 +161,7 @@ fn an_edge_for_room_is_reported_even_if_the_ring_is_full_again_by_then() {
     {
         // Another thread sees room, and the ring is full again before this thread reports it.
         let _held = ep.lock.lock().unwrap();
-        assert!(sets::drop_full(ep, |_| true));
+        assert!(sets::drop_full(ep, |_| sets::Fullness::Room));
     }
     assert!(is_full(&l.conn) && reported(epfd, 0));
     // SAFETY: the set is this test's own.

@@ -9,6 +9,8 @@
 //! * A non-blocking send says `EAGAIN`; one of at most half the window goes whole or not at all, as mostly on TCP,
 //!   which becomes writable when a third of its buffer is free. The connection then counts as **full**: poll, select and
 //!   epoll do not report it as writable until a quarter of the window is free, and nap in the same way ([`is_full`]).
+//! * poll, select and epoll promise that a send does not block. So they do not report a connection whose sends may block as
+//!   writable while less than a quarter of the window is free and the window cannot grow ([`fills`]).
 //! * A non-blocking send of a program that calls this library by name waits in the call, for at most [`BY_NAME_US`] in
 //!   all.
 //!
@@ -21,7 +23,7 @@
 //! wait. They only say when to look again, and a lost update makes one look too many.
 
 use super::naps;
-use crate::state::conn::{Conn, Dmb, TxMode};
+use crate::state::conn::{Conn, Dmb, LaneView, TxMode};
 use crate::state::guard::lock_tx;
 use crate::state::process::{self, PROCESS};
 use crate::state::sets;
@@ -29,6 +31,7 @@ use crate::state::spin::{self, Spun};
 use crate::state::thread;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{PARKED, TCP_ONLY};
+use memlane_core::ring::Room;
 use memlane_core::stats::Counter;
 use memlane_sys::sock;
 use memlane_sys::time::ticks;
@@ -213,6 +216,87 @@ pub(super) fn end(conn: &Conn) {
 pub fn is_full(conn: &Conn) -> bool {
     let target = conn.shared().tx_full.load(Ordering::Relaxed);
     target != 0 && is_still_full(conn, target)
+}
+
+/// Must a program that asks poll, select or epoll wait before it sends? A socket on TCP is writable while a third of its buffer is
+/// free, so a program may rely on that a small send returns at once, though its sends block. If one waited for room here, and
+/// the peer waited likewise, neither would read (socat).
+pub fn fills(conn: &Conn) -> bool {
+    if conn.is_nonblock() || conn.shared().tx_full.load(Ordering::Relaxed) != 0 {
+        return is_full(conn);
+    }
+    conn.tx_mode() == TxMode::Open && lacks_room(conn)
+}
+
+/// Is less than a quarter of the window free, although it has grown as far as it may? Then the connection counts as full.
+#[cold]
+fn lacks_room(conn: &Conn) -> bool {
+    let target = {
+        let Some(mut held) = lock_tx(conn) else {
+            return false;
+        };
+        let Some(LaneView { words, ring }) = held.lane() else {
+            return false;
+        };
+        let target = held.room_from(ring.len(), 0);
+        if words.consumed.0.load(Ordering::Relaxed) >= target {
+            return false;
+        }
+        let quarter = held.window(ring.len()) / 4;
+        let has_room = match super::send::reserve(conn, &mut held, words, &ring, quarter, ticks()) {
+            Ok(Room::Ring(room)) => {
+                held.commit(words, 0);
+                room >= quarter
+            }
+            Ok(Room::Full) => false,
+            // A send will see to it.
+            Ok(Room::Tcp(_)) | Err(_) => true,
+        };
+        if has_room {
+            return false;
+        }
+        note(conn, words, target);
+        target
+    };
+    is_still_full(conn, target)
+}
+
+/// May the library itself say that the program can write, without asking the kernel? A send that may block must then go by the ring:
+/// TCP may be full, and would keep it for as long as the peer does not read.
+pub fn is_writable(conn: &Conn) -> bool {
+    let shared = conn.shared();
+    if conn.tx_mode() != TxMode::Open || shared.tx_blocked.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    if conn.is_nonblock() {
+        return !is_full(conn);
+    }
+    let target = shared.tx_full.load(Ordering::Relaxed) & !TO_WAKE;
+    conn.tx_lane().is_some_and(|lane| {
+        let flags = lane.words.rx.0.flags.load(Ordering::Relaxed);
+        let has_room = lane.words.consumed.0.load(Ordering::Relaxed) >= target;
+        flags & (PARKED | TCP_ONLY) == 0 && has_room
+    })
+}
+
+/// What a connection that was [full](is_full) is now, as far as an epoll set must know.
+pub fn fullness(conn: &Conn) -> sets::Fullness {
+    if is_full(conn) {
+        sets::Fullness::Full
+    } else if conn.is_nonblock() || is_writable(conn) {
+        sets::Fullness::Room
+    } else {
+        sets::Fullness::AskKernel
+    }
+}
+
+/// After a send that may block: if the next one would find too little room, the sets in which the program waits to write do not call the
+/// connection writable.
+#[cold]
+pub(super) fn tell_sets(conn: &Conn) {
+    if sets::is_writable_awaited(&conn.regs) && fills(conn) {
+        sets::full(&conn.regs, &process::HIDING);
+    }
 }
 
 fn is_still_full(conn: &Conn, target: u64) -> bool {

@@ -11,6 +11,7 @@ use crate::state::guard::{TxGuard, lock_tx};
 use crate::state::large;
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
+use crate::state::sets;
 use crate::state::spin;
 use crate::state::thread;
 use crate::state::trace;
@@ -18,7 +19,7 @@ use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
 use memlane_core::access::SharedBytes;
 use memlane_core::layout::{PARKED, WANT_BELL, WANT_READY};
-use memlane_core::ring::{MustTcp, Room, Stretch};
+use memlane_core::ring::{Misbehaved, MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
 use memlane_core::stores::{self, Stores};
 use memlane_core::trace::Way;
@@ -56,6 +57,9 @@ pub fn send(
             TxMode::Open => {
                 let n = by_lanes(conn, &mut Cursor::new(buffers), flags);
                 spin::sent(n);
+                if !conn.is_nonblock() && sets::is_registered(&conn.regs) {
+                    room::tell_sets(conn);
+                }
                 break n;
             }
             _ => core::hint::spin_loop(),
@@ -342,18 +346,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
             return Turn::Broken;
         }
     }
-    let window = held.window(ring.len());
-    let write = cursor.left();
-    let allow = |wanted| {
-        let wanted = large::window(conn, wanted, write, ring.len(), now);
-        if wanted <= window || can_grow(conn, &ring, window, wanted) {
-            wanted
-        } else {
-            window
-        }
-    };
-    let reserved = held.reserve_if(words, ring.len(), write, allow);
-    show_change(conn, window, held.window(ring.len()));
+    let reserved = reserve(conn, &mut held, words, &ring, cursor.left(), now);
     let n = match reserved {
         Ok(Room::Ring(n)) => n,
         Ok(Room::Full) => return Turn::Full,
@@ -395,6 +388,30 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
     }
     publish(conn, &mut held, words, put, || now);
     Turn::Some
+}
+
+/// Asks the ring for room for a write of `write` bytes. If there is too little, its window grows as far as it may.
+#[inline(always)]
+pub(super) fn reserve(
+    conn: &Conn,
+    held: &mut TxGuard<'_>,
+    words: &Dmb,
+    ring: &SharedBytes,
+    write: usize,
+    now: u64,
+) -> Result<Room, Misbehaved> {
+    let window = held.window(ring.len());
+    let allow = |wanted| {
+        let wanted = large::window(conn, wanted, write, ring.len(), now);
+        if wanted <= window || can_grow(conn, ring, window, wanted) {
+            wanted
+        } else {
+            window
+        }
+    };
+    let reserved = held.reserve_if(words, ring.len(), write, allow);
+    show_change(conn, window, held.window(ring.len()));
+    reserved
 }
 
 /// Is there memory for a window of `to` bytes of this ring, which now has `from`?

@@ -1,4 +1,4 @@
-//! The full list: registrations of connections whose ring had no room for a send that must not block.
+//! The full list: registrations of connections whose ring had no room for a send that must not block, or has too little for one that may.
 
 use super::*;
 
@@ -34,22 +34,40 @@ pub(crate) fn push_full(ep: &Ep, reg: &Reg) {
     ep.full.store(ptr(reg), Ordering::Relaxed);
 }
 
-/// Takes the registrations for which `has_room` is true out of the full list, and makes the next wait report them.
-/// Returns whether there is one.
-pub(crate) fn drop_full(ep: &Ep, has_room: impl Fn(&Reg) -> bool) -> bool {
+/// What a ring that was full is now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fullness {
+    /// Still full.
+    Full,
+    /// A send finds room, or does not block.
+    Room,
+    /// The next send goes by TCP, of which only the kernel knows whether it has room.
+    AskKernel,
+}
+
+/// Takes the registrations out of the full list whose ring has room, and makes the next wait report them; and those for
+/// which the kernel is to be asked. Returns whether there is one to be reported.
+pub(crate) fn drop_full(ep: &Ep, now: impl Fn(&Reg) -> Fullness) -> bool {
     let mut link = &ep.full;
     let mut any = false;
     while let Some(reg) = reg_ref(link.load(Ordering::Relaxed)) {
-        if !has_room(reg) {
-            link = &reg.next_full;
-            continue;
-        }
+        let found = match now(reg) {
+            Fullness::Full => {
+                link = &reg.next_full;
+                continue;
+            }
+            Fullness::Room => true,
+            // The kernel reports an edge once: it has done so.
+            Fullness::AskKernel => reg.events.load(Ordering::Relaxed) & ET != 0,
+        };
         link.store(reg.next_full.load(Ordering::Relaxed), Ordering::Relaxed);
         unmark(reg, REG_FULL);
-        mark(reg, REG_ROOM | REG_OUT_EDGE);
-        push_ready(ep, reg);
+        if found {
+            mark(reg, REG_ROOM | REG_OUT_EDGE);
+            push_ready(ep, reg);
+            any = true;
+        }
         push_dirty(ep, reg);
-        any = true;
     }
     any
 }

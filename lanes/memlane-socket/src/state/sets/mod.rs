@@ -224,6 +224,13 @@ pub fn is_registered(regs: &Regs) -> bool {
     regs.iter().any(|r| !r.ep.load(Ordering::Relaxed).is_null())
 }
 
+/// Does the program wait in any epoll set until it can write to the connection?
+pub fn is_writable_awaited(regs: &Regs) -> bool {
+    let waits = |r: &Reg| r.events.load(Ordering::Relaxed) & OUT != 0;
+    regs.iter()
+        .any(|r| !r.ep.load(Ordering::Relaxed).is_null() && waits(r))
+}
+
 /// The one set that the connection is in; null: none, or several.
 pub fn only_set(regs: &Regs) -> *mut Ep {
     let sets = regs.iter().map(|r| r.ep.load(Ordering::Relaxed));

@@ -59,7 +59,9 @@ fn has_got_room(ep: &Ep) -> bool {
     let Some(_held) = ep.lock.lock() else {
         return false;
     };
-    drop_full(ep, |reg| !reg_conn(reg).is_some_and(room::is_full))
+    drop_full(ep, |reg| {
+        reg_conn(reg).map_or(Fullness::Room, room::fullness)
+    })
 }
 
 /// Ends the lanes of connections that this process shares, in the child of a fork, before its first wait on the set.

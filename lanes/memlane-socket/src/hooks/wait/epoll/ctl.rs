@@ -193,12 +193,13 @@ pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
     }
     lane::want_ready(conn);
     let bell = board::bell_of(conn);
+    let lacks_room = lacks_room(conn, reg.events.load(Ordering::Relaxed));
     let (asleep, stays) = {
         let Some(_held) = ep.lock.lock() else { return };
         if !belongs_to(reg, ep) {
             return; // another thread has deleted it already
         }
-        if room::is_full(conn) {
+        if lacks_room {
             push_full(ep, reg);
             push_dirty(ep, reg);
         }
@@ -220,6 +221,15 @@ pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
         }
     } else if asleep && lane::readable(conn) {
         kick(ep, reg);
+    }
+}
+
+/// Is there too little room for a send? Only a program that waits until it can write, and whose sends may block, is kept from the last
+/// quarter of the window.
+fn lacks_room(conn: &Conn, events: u32) -> bool {
+    match events & OUT != 0 {
+        true => room::fills(conn),
+        false => room::is_full(conn),
     }
 }
 
@@ -260,7 +270,9 @@ fn not_to_be_modified(reg: &Reg, events: u32) -> Option<c_int> {
 
 pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);
-    let (Some((events, data)), Some(held)) = (asked(event), ep.lock.lock()) else {
+    let asked = asked(event);
+    let lacks_room = asked.is_some_and(|(events, _)| lacks_room(conn, events));
+    let (Some((events, data)), Some(held)) = (asked, ep.lock.lock()) else {
         return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
     };
     let Some(reg) = find(ep, conn, fd) else {
@@ -277,6 +289,9 @@ pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epo
         }
         if may_wait(ep, conn.upgraded()) {
             change_later(ep, reg, events, data);
+            if lacks_room {
+                push_full(ep, reg);
+            }
             process::count(Counter::CtlAvoided, 1);
             return 0;
         }

@@ -635,12 +635,7 @@ fn state(conn: &Conn, reg: &Reg, asked: u32) -> (bool, bool) {
     // The kernel would report "writable" unless TCP's buffer is full. While the connection is parked, the kernel is
     // asked, except where the ring was full, of which the kernel does not know. What `REG_ROOM` says is reported in any
     // case: the ring may count as full again by now, but nothing else would report the connection.
-    let by_ring = || {
-        conn.rx_mode() == RxMode::Hot
-            && conn.tx_mode() == TxMode::Open
-            && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0
-            && !room::is_full(conn)
-    };
+    let by_ring = || conn.rx_mode() == RxMode::Hot && room::is_writable(conn);
     let writable = asked & OUT != 0 && (marked(reg, REG_ROOM) || by_ring());
     (readable, writable)
 }
