@@ -458,6 +458,8 @@ pub struct Conn {
     pub stays_parked: AtomicU32,
 }
 
+/// Bit of `Conn::seen`: the program has waited by epoll until it can write.
+pub const SEEN_OUT: u32 = 8192;
 /// Bit of `Conn::seen`: the addresses are known.
 pub const SEEN_TUPLE: u32 = 1;
 /// Bit of `Conn::seen`: bytes of a TCP run were taken while awake.

@@ -23,6 +23,7 @@
 //! wait. They only say when to look again, and a lost update makes one look too many.
 
 use super::naps;
+use super::send::{allowed, show_change};
 use crate::state::conn::{Conn, Dmb, LaneView, TxMode};
 use crate::state::guard::lock_tx;
 use crate::state::process::{self, PROCESS};
@@ -242,8 +243,12 @@ fn lacks_room(conn: &Conn) -> bool {
         if words.consumed.0.load(Ordering::Relaxed) >= target {
             return false;
         }
-        let quarter = held.window(ring.len()) / 4;
-        let has_room = match super::send::reserve(conn, &mut held, words, &ring, quarter, ticks()) {
+        let window = held.window(ring.len());
+        let (quarter, now) = (window / 4, ticks());
+        let allow = |wanted| allowed(conn, &ring, (window, wanted), quarter, now);
+        let reserved = held.reserve_if(words, ring.len(), quarter, allow);
+        show_change(conn, window, held.window(ring.len()));
+        let has_room = match reserved {
             Ok(Room::Ring(room)) => {
                 held.commit(words, 0);
                 room >= quarter

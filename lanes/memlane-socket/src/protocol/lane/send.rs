@@ -6,12 +6,11 @@ use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::real;
 use crate::real::{errno, fail, set_errno};
-use crate::state::conn::{Conn, Dmb, LaneView, TxMode};
+use crate::state::conn::{Conn, Dmb, LaneView, SEEN_OUT, TxMode};
 use crate::state::guard::{TxGuard, lock_tx};
 use crate::state::large;
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
-use crate::state::sets;
 use crate::state::spin;
 use crate::state::thread;
 use crate::state::trace;
@@ -19,7 +18,7 @@ use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
 use memlane_core::access::SharedBytes;
 use memlane_core::layout::{PARKED, WANT_BELL, WANT_READY};
-use memlane_core::ring::{Misbehaved, MustTcp, Room, Stretch};
+use memlane_core::ring::{MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
 use memlane_core::stores::{self, Stores};
 use memlane_core::trace::Way;
@@ -57,7 +56,7 @@ pub fn send(
             TxMode::Open => {
                 let n = by_lanes(conn, &mut Cursor::new(buffers), flags);
                 spin::sent(n);
-                if !conn.is_nonblock() && sets::is_registered(&conn.regs) {
+                if conn.seen.load(Ordering::Relaxed) & SEEN_OUT != 0 && !conn.is_nonblock() {
                     room::tell_sets(conn);
                 }
                 break n;
@@ -346,7 +345,11 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
             return Turn::Broken;
         }
     }
-    let reserved = reserve(conn, &mut held, words, &ring, cursor.left(), now);
+    let window = held.window(ring.len());
+    let write = cursor.left();
+    let allow = |wanted| allowed(conn, &ring, (window, wanted), write, now);
+    let reserved = held.reserve_if(words, ring.len(), write, allow);
+    show_change(conn, window, held.window(ring.len()));
     let n = match reserved {
         Ok(Room::Ring(n)) => n,
         Ok(Room::Full) => return Turn::Full,
@@ -390,28 +393,21 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
     Turn::Some
 }
 
-/// Asks the ring for room for a write of `write` bytes. If there is too little, its window grows as far as it may.
+/// The window that a send of `write` bytes may have, which wants `wanted` bytes and has `window`.
 #[inline(always)]
-pub(super) fn reserve(
+pub(super) fn allowed(
     conn: &Conn,
-    held: &mut TxGuard<'_>,
-    words: &Dmb,
     ring: &SharedBytes,
+    (window, wanted): (usize, usize),
     write: usize,
     now: u64,
-) -> Result<Room, Misbehaved> {
-    let window = held.window(ring.len());
-    let allow = |wanted| {
-        let wanted = large::window(conn, wanted, write, ring.len(), now);
-        if wanted <= window || can_grow(conn, ring, window, wanted) {
-            wanted
-        } else {
-            window
-        }
-    };
-    let reserved = held.reserve_if(words, ring.len(), write, allow);
-    show_change(conn, window, held.window(ring.len()));
-    reserved
+) -> usize {
+    let wanted = large::window(conn, wanted, write, ring.len(), now);
+    if wanted <= window || can_grow(conn, ring, window, wanted) {
+        wanted
+    } else {
+        window
+    }
 }
 
 /// Is there memory for a window of `to` bytes of this ring, which now has `from`?

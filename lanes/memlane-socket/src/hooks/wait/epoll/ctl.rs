@@ -144,6 +144,7 @@ pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_
     let (Some((events, data)), Some(held)) = (asked(event), ep.lock.lock()) else {
         return add_unseen(ep, conn, fd, event);
     };
+    note_out(conn, events);
     if let Some(done) = add_again(ep, conn, fd, events, data) {
         return done;
     }
@@ -233,6 +234,13 @@ fn lacks_room(conn: &Conn, events: u32) -> bool {
     }
 }
 
+/// Notes that the program waits until it can write, if it asks for that.
+fn note_out(conn: &Conn, events: u32) {
+    if events & OUT != 0 && conn.seen.load(Ordering::Relaxed) & SEEN_OUT == 0 {
+        conn.seen.fetch_or(SEEN_OUT, Ordering::Relaxed);
+    }
+}
+
 /// Keeps an awake connection awake though threads sleep on the set, now or later, if its sender rings this bell for them. The
 /// caller holds the set's lock.
 fn stays_awake_with(ep: &Ep, conn: &Conn, reg: &Reg, bell: Option<&Bell>) -> bool {
@@ -271,7 +279,10 @@ fn not_to_be_modified(reg: &Reg, events: u32) -> Option<c_int> {
 pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);
     let asked = asked(event);
-    let lacks_room = asked.is_some_and(|(events, _)| lacks_room(conn, events));
+    let lacks_room = asked.is_some_and(|(events, _)| {
+        note_out(conn, events);
+        lacks_room(conn, events)
+    });
     let (Some((events, data)), Some(held)) = (asked, ep.lock.lock()) else {
         return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
     };
