@@ -29,6 +29,7 @@ mod swept;
 pub mod trim;
 pub mod tune;
 mod wake_backoff;
+mod window;
 
 pub use ending::{closing, detach, end, end_rx, end_tx, misbehaved};
 pub use remains::{Patience, holds_bytes};

@@ -23,7 +23,7 @@
 //! wait. They only say when to look again, and a lost update makes one look too many.
 
 use super::naps;
-use super::send::{allowed, show_change};
+use super::window::{allowed, show_change};
 use crate::state::conn::{Conn, Dmb, LaneView, TxMode};
 use crate::state::guard::lock_tx;
 use crate::state::process::{self, PROCESS};

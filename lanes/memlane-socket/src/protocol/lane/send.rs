@@ -1,6 +1,7 @@
 //! Sending: into the peer's ring, or by TCP where the ring cannot be used.
 
 use super::room::{self, Waited};
+use super::window::{allowed, show_change};
 use super::{copying, cpu_mark_for, misbehaved, naps, order, outbox};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
@@ -8,7 +9,6 @@ use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::state::conn::{Conn, Dmb, LaneView, SEEN_OUT, TxMode};
 use crate::state::guard::{TxGuard, lock_tx};
-use crate::state::large;
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
 use crate::state::spin;
@@ -391,44 +391,6 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
     }
     publish(conn, &mut held, words, put, || now);
     Turn::Some
-}
-
-/// The window that a send of `write` bytes may have, which wants `wanted` bytes and has `window`.
-#[inline(always)]
-pub(super) fn allowed(
-    conn: &Conn,
-    ring: &SharedBytes,
-    (window, wanted): (usize, usize),
-    write: usize,
-    now: u64,
-) -> usize {
-    let wanted = large::window(conn, wanted, write, ring.len(), now);
-    if wanted <= window || can_grow(conn, ring, window, wanted) {
-        wanted
-    } else {
-        window
-    }
-}
-
-/// Is there memory for a window of `to` bytes of this ring, which now has `from`?
-#[cold]
-pub(super) fn can_grow(conn: &Conn, ring: &SharedBytes, from: usize, to: usize) -> bool {
-    let more = to.saturating_sub(from);
-    conn.cost.allows(more, ring.len()) && memory::allows_window(ring, from, more)
-}
-
-/// Shows a window that had `before` bytes before this send.
-#[inline]
-pub(super) fn show_change(conn: &Conn, before: usize, now: usize) {
-    if now != before {
-        crate::state::stats::show_window(conn, now);
-        let grown = now > before;
-        faults::at(if grown {
-            Step::WindowGrown
-        } else {
-            Step::WindowShrunk
-        });
-    }
 }
 
 /// Copies the next `n` bytes to where they belong in the ring. Returns how many it has copied: all, unless a device has failed.
