@@ -419,12 +419,11 @@ pub(super) fn timespec_of(us: u64) -> libc::timespec {
 
 /// The events to report for a connection whose ring has bytes.
 pub(super) fn ring_events(conn: &Conn, asked: i16) -> i16 {
-    asked
-        & if room::is_writable(conn) {
-            IN | OUT
-        } else {
-            IN
-        }
+    let ready = match room::is_writable(conn) {
+        true => IN | OUT,
+        false => IN,
+    };
+    asked & ready
 }
 
 #[cfg(test)]

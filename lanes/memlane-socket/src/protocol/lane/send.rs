@@ -56,7 +56,8 @@ pub fn send(
             TxMode::Open => {
                 let n = by_lanes(conn, &mut Cursor::new(buffers), flags);
                 spin::sent(n);
-                if conn.seen.load(Ordering::Relaxed) & SEEN_OUT != 0 && !conn.is_nonblock() {
+                let is_awaited = conn.seen.load(Ordering::Relaxed) & SEEN_OUT != 0;
+                if is_awaited && n > 0 && !conn.is_nonblock() {
                     room::tell_sets(conn);
                 }
                 break n;
