@@ -21,8 +21,11 @@ const BLOCK: u32 = 4096;
 const VOLUME: &str = "mem:1048576";
 /// A path that is silent for so long is down. Long, so that no heartbeat is counted.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-/// Steps of the server until the requests of one turn must be done.
+/// Steps of the server until the requests of one turn are done, unless other programs want the CPUs …
 const STEPS: u32 = 1000;
+/// … and steps that follow, with pauses of this length. Then they must be done.
+const NAPS: u32 = 10_000;
+const NAP: Duration = Duration::from_millis(1);
 
 /// Carries `times` requests, `depth` at a time.
 pub(super) fn requests(op: Op, depth: u64, times: u64) -> anyhow::Result<()> {
@@ -84,14 +87,17 @@ fn turn<S: Service>(
         queue.submit(Io::data(n, op, n * u64::from(BLOCK), BLOCK, lease));
     }
     queue.push();
-    for _ in 0..STEPS {
+    for step in 0..STEPS + NAPS {
         server.step();
         queue.reap(done);
         if done.len() as u64 == depth {
             break;
         }
-        // The session's own thread, which looks around now and then, has the lead: it gets the CPU.
-        std::thread::yield_now();
+        // The session's own thread, which looks around now and then, has the lead: it gets the CPU, unless others want it.
+        match step < STEPS {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(NAP),
+        }
     }
     ensure!(done.len() as u64 == depth, "requests without an answer");
     for done in done.drain(..) {
