@@ -508,12 +508,19 @@ fn who_has_it_open_in_another_mount_namespace_keeps_it_and_force_takes_it() {
     let path = folder.at("volume");
     let mut daemon = serve(&path, "plain", "kernel");
     let mut user = Elsewhere::start(Some(&path));
-    for _ in 0..2 {
+    let other = folder.at("other");
+    std::fs::write(&other, "other").unwrap();
+    for length in [0, 5] {
         let said = daemon.ask("unmount");
         assert!(said.contains("in use in another mount"), "{said}");
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), length);
         assert_eq!(user.reads(4096), "4096");
+        if length == 0 {
+            // What somebody mounts there meanwhile is not taken away.
+            run("mount", &["--bind", text(&other), text(&path)]).unwrap();
+        }
     }
+    run("umount", &[text(&path)]).unwrap();
     drop(user);
     assert_eq!(daemon.ask("unmount"), "done");
     assert!(!path.exists());

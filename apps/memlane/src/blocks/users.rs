@@ -36,7 +36,13 @@ pub(super) fn open(device: Device) -> String {
 
 fn listed(users: &[String]) -> String {
     let more = users.len().saturating_sub(NAMED);
-    let mut said = users[..users.len() - more].join(", ");
+    // Anybody may choose the name of a process or of a folder.
+    let plain = |c: char| if c.is_control() { '?' } else { c };
+    let mut said: String = users[..users.len() - more]
+        .join(", ")
+        .chars()
+        .map(plain)
+        .collect();
     if more > 0 {
         said += &format!(", and {more} more");
     }
@@ -58,8 +64,8 @@ fn processes() -> Vec<PathBuf> {
 /// A process's number and name.
 fn described(process: &Path) -> String {
     let number = process.file_name().unwrap_or_default().to_string_lossy();
-    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-    format!("{number} ({})", name.trim_end())
+    let name = fs::read(process.join("comm")).unwrap_or_default();
+    format!("{number} ({})", String::from_utf8_lossy(&name).trim_end())
 }
 
 /// Where it is mounted. Of the processes that share a mount namespace, the first is named, and none for our own.
@@ -77,7 +83,8 @@ fn mounts(processes: &[PathBuf], device: Device) -> Vec<String> {
     }
     let mut said = Vec::new();
     for process in namespaces.into_values() {
-        let table = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+        let table = fs::read(process.join("mountinfo")).unwrap_or_default();
+        let table = String::from_utf8_lossy(&table);
         let points = table.lines().filter_map(|line| point(line, device));
         said.extend(points.map(|point| match process == own {
             true => format!("mounted at {point}"),
@@ -130,6 +137,14 @@ mod tests {
         for line in ["", "36 35", "36 35 98:0", "36 35 98:0 /mnt1"] {
             assert_eq!(point(line, (98, 0)), None, "{line}");
         }
+    }
+
+    #[test]
+    fn few_users_are_named_and_none_of_them_writes_to_the_terminal() {
+        let users: Vec<String> = (0..6).map(|n| format!("user\x1b[{n}")).collect();
+        assert_eq!(listed(&users[..2]), "user?[0, user?[1");
+        assert!(listed(&users).ends_with("user?[3, and 2 more"));
+        assert_eq!(listed(&[]), "");
     }
 
     #[test]

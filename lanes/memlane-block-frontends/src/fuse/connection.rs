@@ -5,10 +5,13 @@
 //! the last copy goes, and at once when root asks by the control file system `fusectl`
 //! (`Documentation/filesystems/fuse.rst`, "FUSE control filesystem").
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::{Errno, write};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::path::Path;
+
+/// The inode number of a FUSE file system's root (`FUSE_ROOT_ID` of `include/uapi/linux/fuse.h`).
+const ROOT: u64 = 1;
 
 /// The device number by which the kernel knows a file system without a disk. Its major number is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,10 +20,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// That of the mount at `path`. The server is not asked.
-    pub(super) fn of(path: &Path) -> Result<Connection, Errno> {
-        let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
-        Ok(Connection {
+    /// That of the mount at `path`, whose root is a file. `None`: somebody has unmounted it already, and what is there belongs to
+    /// another file system. The server is not asked.
+    pub(super) fn of(path: &Path) -> Option<Connection> {
+        let wanted = StatxFlags::TYPE | StatxFlags::INO;
+        let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted).ok()?;
+        let is_file = FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
+        let is_ours = is_file && found.stx_ino == ROOT && found.stx_dev_major == 0;
+        is_ours.then_some(Connection {
             minor: found.stx_dev_minor,
         })
     }

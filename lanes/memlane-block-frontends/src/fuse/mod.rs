@@ -75,6 +75,8 @@ pub struct Mounted {
     path: PathBuf,
     /// The file was made for the mount.
     made: bool,
+    /// It is mounted at `path`, unless somebody else has unmounted it. Once it is not, what is there is not ours.
+    is_here: bool,
     file: Arc<File>,
     connection: Option<Connection>,
     session: Option<BackgroundSession>,
@@ -127,13 +129,14 @@ fn start(
     let mut mounted = Mounted {
         path: path.clone(),
         made,
+        is_here: true,
         connection: None,
         session: None,
         answering: Vec::new(),
         file,
     };
     mounted.session = Some(session.and_then(Session::spawn).map_err(failed)?);
-    mounted.connection = Connection::of(&path).ok();
+    mounted.connection = Connection::of(&path);
     for lane in &mounted.file.lanes {
         let lane = Arc::clone(lane);
         let name = std::thread::Builder::new().name("memlane-fuse".into());
@@ -241,13 +244,21 @@ impl Mounted {
     /// here any more, and served until a later call finds that nobody has it open.
     pub fn unmount(&mut self) -> Result<(), MountError> {
         if self.is_mounted() {
-            unmount_idle(&self.path)?;
+            self.unmount_here()?;
             if !self.ends_soon() && !self.end_copies()? {
                 self.abandon();
                 return Ok(());
             }
         }
         self.finish();
+        Ok(())
+    }
+
+    fn unmount_here(&mut self) -> Result<(), MountError> {
+        if self.is_here {
+            unmount_idle(&self.path)?;
+            self.is_here = false;
+        }
         Ok(())
     }
 
@@ -278,7 +289,7 @@ impl Mounted {
 
     /// Unmounts it at once: programs that have the file open get errors.
     pub fn unmount_now(&mut self) {
-        let gone = !self.is_mounted() || (unmount_idle(&self.path).is_ok() && self.ends_soon());
+        let gone = !self.is_mounted() || (self.unmount_here().is_ok() && self.ends_soon());
         match gone || self.cut() {
             true => self.finish(),
             false => self.abandon(),
@@ -293,6 +304,9 @@ impl Mounted {
         }
         // … and nobody can ask. For root of a user namespace, the second way works and the first does not.
         let ended = self.end_connection();
+        if !self.is_here {
+            return ended;
+        }
         let _ = unmount(&self.path, UnmountFlags::FORCE);
         let detached = unmount(&self.path, UnmountFlags::DETACH).is_ok();
         if !detached {
