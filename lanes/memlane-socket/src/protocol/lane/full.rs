@@ -143,6 +143,36 @@ fn whether_tcp_behind_a_full_ring_has_room_for_a_send_that_may_block_says_the_ke
 }
 
 #[test]
+fn a_program_that_begins_to_wait_for_room_hears_only_of_a_quarter_if_its_sends_may_block() {
+    let (_alone, l) = alone();
+    let sent = fill(&l);
+    receive(&l, sent); // the window has grown
+    // SAFETY: no pointers are passed.
+    let epfd = unsafe { libc::epoll_create1(0) };
+    process::open_ep(epfd);
+    let ctl = |how, events: i32| {
+        let events = events.cast_unsigned();
+        let mut event = libc::epoll_event { events, u64: 0 };
+        assert_eq!(epoll::ctl(epfd, how, l.fd, &raw mut event), 0);
+    };
+    let piece = [7u8; 8192];
+    let size = l.conn.tx_size.load(Ordering::Relaxed) as usize;
+    for _ in 0..size / 8 * 7 / piece.len() {
+        let n = io::send(l.fd, piece.as_ptr().cast(), piece.len(), 0);
+        assert_eq!(n, piece.len().cast_signed());
+    }
+    ctl(libc::EPOLL_CTL_ADD, libc::EPOLLPRI);
+    ctl(libc::EPOLL_CTL_MOD, libc::EPOLLOUT);
+    assert!(!reported(epfd, 0), "an eighth");
+    receive(&l, size / 8);
+    assert!(reported(epfd, 0), "a quarter");
+    // SAFETY: the set is this test's own.
+    unsafe { libc::close(epfd) };
+    process::forget(epfd);
+    ends(l);
+}
+
+#[test]
 fn an_edge_for_room_is_reported_even_if_the_ring_is_full_again_by_then() {
     let (_alone, l) = alone();
     fill(&l);
