@@ -1,5 +1,6 @@
 //! Threads that are always inside a call, because they send and receive a stream all the time, or wait for what does not come:
-//! the lane opens all the same. And ends that ask select before each call, and send and receive in one thread.
+//! the lane opens all the same. And ends that ask select before each call, and send and receive in one thread, or wait for
+//! room in one stream and for news by another.
 
 use std::path::Path;
 use std::time::Duration;
@@ -100,6 +101,91 @@ fn a_send_to_what_a_wait_calls_writable_finds_room() {
                 let found_none: u64 = found_none.sum();
                 // The first ones, before the lane is open at both ends, may be among them.
                 assert!(found_none < 50, "{found_none} sends waited\n{}", done.lane);
+            }
+        });
+    }
+}
+
+/// A thread waits (by `select` or `poll`) for room in one stream, and for messages by another connection. Its peer reads the
+/// stream slowly, and sends a message after each read.
+const NEWS: &str = r#"
+import os, select, socket, sys, time
+MESSAGES, PIECE = 300, bytes(65536)
+how = sys.argv[1]
+
+def wait(stream, news):
+    if how == "select":
+        readable, writable, _ = select.select([news], [stream], [])
+        return readable, writable
+    both = select.poll()
+    both.register(stream, select.POLLOUT)
+    both.register(news, select.POLLIN)
+    events = dict(both.poll())
+    return events.get(news.fileno()), events.get(stream.fileno())
+
+def fill(stream):
+    try:
+        while True:
+            stream.send(PIECE)
+    except BlockingIOError:
+        pass
+
+def reads_slowly(stream, news):
+    for _ in range(MESSAGES):
+        stream.recv(len(PIECE))
+        news.send(b"x")
+        time.sleep(0.001)
+
+def waits_for_both(stream, news):
+    stream.setblocking(False)
+    fill(stream)
+    got = 0
+    while got < MESSAGES:
+        has_news, has_room = wait(stream, news)
+        if has_room:
+            fill(stream)
+        if has_news:
+            got += len(news.recv(1000))
+
+def opens_lanes(*conns, asks):
+    for conn in conns:
+        for _ in range(50):
+            if asks:
+                conn.send(b"?")
+            assert conn.recv(1)
+            if not asks:
+                conn.send(b"!")
+
+listener = socket.create_server(("127.0.0.1", 0))
+child = os.fork()
+if child == 0:
+    stream, news = (socket.create_connection(listener.getsockname()) for _ in range(2))
+    opens_lanes(stream, news, asks=True)
+    reads_slowly(stream, news)
+    os._exit(0)
+stream, news = (listener.accept()[0] for _ in range(2))
+opens_lanes(stream, news, asks=False)
+waits_for_both(stream, news)
+assert os.waitpid(child, 0)[1] == 0
+"#;
+
+#[test]
+fn a_wait_for_room_hears_of_another_stream_by_memory() {
+    for how in ["select", "poll"] {
+        story(&format!("news-{how}"), &["python3"], |stage| {
+            let mut both = stage.command("python3");
+            both.args(["-c", NEWS, how]);
+            let done = stage.run("news", both, Duration::from_secs(60));
+            if stage.under_memlane() {
+                let sent = done.lane.processes.iter().map(|it| it.bytes());
+                let sent = sent.min_by_key(|[by_memory, _, by_tcp, _]| by_memory + by_tcp);
+                let [by_memory, _, by_tcp, _] = sent.expect("two processes");
+                // A few, before the lane is open.
+                assert!(
+                    by_tcp < 100 && by_memory > 200,
+                    "{by_tcp} by TCP\n{}",
+                    done.lane
+                );
             }
         });
     }

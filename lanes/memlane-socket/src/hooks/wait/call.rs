@@ -8,7 +8,8 @@
 //! the kernel is asked about beside the program's descriptors ([`super::relied`]).
 //!
 //! A connection whose ring is full is not writable, though TCP has room ([`room::is_full`]). The kernel is then asked
-//! about a copy of what the program asks for, without whether that connection is writable, and the call naps.
+//! about a copy of what the program asks for, without whether that connection is writable, and the call naps. Bells end
+//! a nap, too.
 
 use super::relied::{self, Relied};
 use super::waited::Waited;
@@ -196,12 +197,13 @@ fn has_used_much(kernel: &Kernel<'_>, left: Limit) -> bool {
     !kernel.masked && used.is_some_and(|us| us > LATE_US)
 }
 
-/// Sleeps in the kernel until a bell rings, something else comes, or it is time to look. What was asked for is over
-/// afterwards. Returns what the call returns; 0: the caller looks at the rings.
-fn sleep_on_bells(kernel: &mut Kernel<'_>, relied: &mut Relied) -> c_int {
+/// Sleeps in the kernel until a bell rings, something else comes, or it is time to look, which is after `nap` µs if that is
+/// set. What was asked for is over afterwards. Returns what the call returns; 0: the caller looks at the rings.
+fn sleep_on_bells(kernel: &mut Kernel<'_>, relied: &mut Relied, nap: Limit) -> c_int {
     process::count(Counter::KernelWaits, 1);
     let slept = memlane_sys::time::ticks();
-    let most = relied::LOOK_MS * 1000;
+    relied.naps = nap.is_some();
+    let most = nap.unwrap_or(relied::LOOK_MS * 1000);
     let limit = kernel.time.left().map_or(most, |left| left.min(most));
     let n = kernel
         .on_bells
@@ -262,7 +264,7 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         .load(Ordering::Relaxed);
     begin(waited, may_rely);
     let mut naps = Naps::FRESH;
-    let mut relied = Relied::new(may_rely && !kernel.masked && !waited.waits_for_room());
+    let mut relied = Relied::new(may_rely && !kernel.masked);
     loop {
         let is_readable = waited.any_readable();
         if is_readable && !kernel.masked && !waited.is_kernel_due(kernel.many) {
@@ -318,7 +320,8 @@ pub(super) fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
                 }
             }
             Parked::Yes if !relied.is_empty() => {
-                let n = sleep_on_bells(&mut kernel, &mut relied);
+                let nap = waited.only_naps().then(|| naps.next_us());
+                let n = sleep_on_bells(&mut kernel, &mut relied, nap);
                 waited.asleep(false);
                 if n != 0 || kernel.time.is_over() {
                     return n;
@@ -397,7 +400,7 @@ pub(super) fn ask_with_bells(
         return 0;
     }
     if n == 0 {
-        relied.give_up(); // they have been idle: the next sleep is on TCP
+        relied.were_idle();
     }
     relied.silence(bells);
     n

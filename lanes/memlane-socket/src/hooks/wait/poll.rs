@@ -124,6 +124,7 @@ fn ask_with_bells(
     for at in waited.gone(|at| list.get(at).map_or(-1, |p| p.fd)) {
         entries[at].fd = -1;
     }
+    leave_out_full(entries, waited);
     match call::ask_with_bells(entries, many, relied, limit) {
         n if n < 0 => n,
         _ => {
@@ -148,12 +149,17 @@ fn ask(list: &mut [pollfd], waited: &Waited<'_>, limit: Limit) -> c_int {
     };
     let entries = copy.all();
     entries.copy_from_slice(list);
-    for at in waited.full() {
-        entries[at].events &= !OUT;
-    }
+    leave_out_full(entries, waited);
     let n = kernel_poll(entries.as_mut_ptr(), many as nfds_t, limit);
     answer(list, entries);
     n
+}
+
+/// The kernel is not to say of these entries that full rings are writable.
+fn leave_out_full(entries: &mut [pollfd], waited: &Waited<'_>) {
+    for at in waited.full() {
+        entries[at].events &= !OUT;
+    }
 }
 
 /// Asks the kernel about the program's list without waiting, and merges the readiness of rings in.

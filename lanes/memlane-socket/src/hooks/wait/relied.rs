@@ -31,6 +31,8 @@ pub(super) struct Relied {
     len: usize,
     /// How often this call may still rely on bells.
     tries: u32,
+    /// The sleep is a nap, so short that it says nothing about the connections.
+    pub(super) naps: bool,
     /// What else it waits for.
     pub(super) strangers: Strangers,
 }
@@ -43,6 +45,7 @@ impl Relied {
             ears: [const { MaybeUninit::uninit() }; MOST],
             len: 0,
             tries: if may && !is_nested { TRIES } else { 0 },
+            naps: false,
             strangers: Strangers::Unknown,
         }
     }
@@ -56,6 +59,11 @@ impl Relied {
     /// This call does not rely on bells any more.
     pub(super) fn give_up(&mut self) {
         self.tries = 0;
+    }
+
+    /// A sleep has ended without news. If it was no nap, the next one is on TCP.
+    pub(super) fn were_idle(&mut self) {
+        self.tries = if self.naps { self.tries + 1 } else { 0 };
     }
 
     /// Relies on this bell too. `false`: the connection must be parked.
@@ -177,5 +185,19 @@ mod tests {
         relied.silence(&rung);
         assert!(!relied.may());
         board::polled::close(1951);
+    }
+    #[test]
+    fn naps_without_news_cost_no_try_and_one_longer_sleep_costs_all() {
+        let mut relied = Relied::new(true);
+        relied.naps = true;
+        for _ in 0..2 * TRIES {
+            relied.begin();
+            relied.were_idle();
+            assert!(relied.may());
+        }
+        relied.naps = false;
+        relied.begin();
+        relied.were_idle();
+        assert!(!relied.may());
     }
 }

@@ -220,8 +220,9 @@ fn select_on_bells(
     relied: &mut Relied,
     limit: Limit,
 ) -> c_int {
-    let many = how_many(asked, count);
-    let all = descriptors(asked, count).map(|p| (p.fd as usize, p.fd));
+    let to_ask = without_full(asked, waited);
+    let many = how_many(&to_ask, count);
+    let all = descriptors(&to_ask, count).map(|p| (p.fd as usize, p.fd));
     let may_split = relied.strangers.know(waited.strangers(all));
     let Some(mut room) = may_split
         .then(|| Entries::new(many + relied::MOST))
@@ -237,7 +238,7 @@ fn select_on_bells(
         );
     };
     let entries = room.all();
-    for (place, p) in entries.iter_mut().zip(descriptors(asked, count)) {
+    for (place, p) in entries.iter_mut().zip(descriptors(&to_ask, count)) {
         *place = p;
     }
     for fd in waited.gone(|fd| fd as c_int) {

@@ -1,12 +1,12 @@
 //! Tests of full rings: what sends and waits say while the receiver does not read.
 
-use super::looped::{Looped, looped};
+use super::looped::{Looped, looped_to};
 use super::room::is_full;
 use crate::hooks::calls::io;
 use crate::hooks::wait::{epoll, limit_ms, poll};
 use crate::state::guard::lock_tx;
 use crate::state::{large, process, sets};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use libc::pollfd;
 use memlane_sys::time::ticks;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -54,11 +54,20 @@ fn writable(l: &Looped, ms: i32) -> bool {
     polled(l, libc::POLLOUT, ms) == libc::POLLOUT
 }
 
+/// The peer of the test that runs. Each has one of its own: only the first connections with a peer have the largest rings.
+static PEER: AtomicU64 = AtomicU64::new(1000);
+
 /// A looped connection whose stream alone uses a large window.
 fn alone() -> (MutexGuard<'static, ()>, Looped) {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    PEER.fetch_add(1, Ordering::Relaxed);
     (alone, looped())
+}
+
+/// A looped connection with the test's peer.
+fn looped() -> Looped {
+    looped_to(PEER.load(Ordering::Relaxed))
 }
 
 fn window(l: &Looped) -> usize {

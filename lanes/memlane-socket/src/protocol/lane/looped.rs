@@ -22,6 +22,11 @@ pub(in crate::protocol) struct Looped {
 
 /// Makes such a connection, awake.
 pub(in crate::protocol) fn looped() -> Looped {
+    looped_to(1)
+}
+
+/// Makes such a connection, awake, as one to this peer of the same process.
+pub(in crate::protocol) fn looped_to(peer: u64) -> Looped {
     static START: std::sync::Once = std::sync::Once::new();
     START.call_once(|| {
         crate::state::thread::tests::set_own_locator();
@@ -39,7 +44,7 @@ pub(in crate::protocol) fn looped() -> Looped {
     conn.hs_due.store(u64::MAX, Ordering::Relaxed);
     {
         let mut locked = group::lock().unwrap();
-        let group = group::find(&mut locked, 1, memlane_sys::proc::pid()).unwrap();
+        let group = group::find(&mut locked, peer, memlane_sys::proc::pid()).unwrap();
         let dmb = group::take_dmb(&mut locked, group, Sleeper::NOBODY).unwrap();
         let words = group::own_words(dmb.chunk, dmb.slot).unwrap();
         let ring = group::own_ring(dmb.chunk, dmb.slot, dmb.ring_size);
