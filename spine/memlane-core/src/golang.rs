@@ -133,25 +133,22 @@ impl Syscall6 {
         row.map(|(_, function)| *function)
     }
 
-    /// How often the function is in `text`, and where it is first. The first byte of `text` must be aligned as in the
-    /// program's memory.
+    /// Where the function begins in `text`; `None`: it is not there. The first byte of `text` must be aligned as in the program's
+    /// memory.
+    ///
+    /// Go's assembler lets only the runtime's packages take arguments in registers (`ABIInternal`), and its linker puts a package
+    /// before those that import it. So the first one is the runtime's, and the megabytes of code behind it are not read.
     #[must_use]
-    pub fn find(self, text: &[u8]) -> (usize, usize) {
-        // A program has megabytes of code, and nearly all places differ in their first word.
-        let Some(first_word) = SYSCALL6_HEAD.first_chunk::<8>() else {
-            return (0, 0);
-        };
+    pub fn find(self, text: &[u8]) -> Option<usize> {
+        // Nearly all places differ in their first word.
+        let first_word = SYSCALL6_HEAD.first_chunk::<8>()?;
         let is_here = |at: &usize| {
             let rest = text[*at..].strip_prefix(&SYSCALL6_HEAD);
             rest.is_some_and(|rest| rest.starts_with(self.rest))
         };
         let chunks = text.chunks(FUNCTIONS_EVERY).enumerate();
         let alike = chunks.filter(|(_, chunk)| chunk.first_chunk::<8>() == Some(first_word));
-        let mut places = alike.map(|(n, _)| n * FUNCTIONS_EVERY).filter(is_here);
-        let Some(first) = places.next() else {
-            return (0, 0);
-        };
-        (1 + places.count(), first)
+        alike.map(|(n, _)| n * FUNCTIONS_EVERY).find(is_here)
     }
 }
 
@@ -208,20 +205,21 @@ mod tests {
     }
 
     #[test]
-    fn the_function_is_counted_where_functions_begin() {
+    fn the_first_function_is_found_where_functions_begin() {
         let function = Syscall6 { rest: WIDE };
         let whole = [&SYSCALL6_HEAD[..], WIDE].concat();
         let put = |text: &mut Vec<u8>, at: usize| text[at..at + 54].copy_from_slice(&whole);
         let mut text = vec![0xccu8; 400];
-        assert_eq!(function.find(&text), (0, 0));
-        put(&mut text, 64);
-        assert_eq!(function.find(&text), (1, 64));
-        put(&mut text, 209);
-        assert_eq!(function.find(&text), (1, 64));
+        assert_eq!(function.find(&text), None);
+        put(&mut text, 65);
+        assert_eq!(function.find(&text), None, "in the middle of another");
         put(&mut text, 336);
-        assert_eq!(function.find(&text), (2, 64));
-        assert_eq!(Syscall6 { rest: NARROW }.find(&text), (0, 0));
-        text.truncate(336 + 53);
-        assert_eq!(function.find(&text), (1, 64));
+        assert_eq!(function.find(&text), Some(336));
+        put(&mut text, 128);
+        assert_eq!(function.find(&text), Some(128));
+        assert_eq!(Syscall6 { rest: NARROW }.find(&text), None);
+        text[336 + 53] = 0;
+        assert_eq!(function.find(&text[144..]), None, "only its beginning");
+        assert_eq!(function.find(&text[..128 + 53]), None, "cut off");
     }
 }

@@ -11,8 +11,8 @@ pub enum Obstacle {
     NoRecord,
     /// The library does not know the release.
     Release,
-    /// The function for system calls is there as often as this.
-    Times(usize),
+    /// The release's function for system calls is not there.
+    NoFunction,
     /// It gains rights when it is executed.
     Privileged,
     /// The processor or the kernel has no instructions for FS and GS (`FSGSBASE`; Linux 5.9).
@@ -30,10 +30,9 @@ impl fmt::Display for Obstacle {
             Obstacle::Other => f.write_str("statically linked"),
             Obstacle::NoRecord => f.write_str("a Go program without a record of its release"),
             Obstacle::Release => f.write_str("built by a Go release that memlane does not know"),
-            Obstacle::Times(times) => write!(
-                f,
-                "a Go program that has the function for system calls {times} times instead of once"
-            ),
+            Obstacle::NoFunction => {
+                f.write_str("a Go program without its release's function for system calls")
+            }
             Obstacle::Privileged => f.write_str("a static program that gains rights"),
             Obstacle::NoBases => f.write_str(
                 "a static Go program, and this processor or kernel lacks FSGSBASE (Linux 5.9)",

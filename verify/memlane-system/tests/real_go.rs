@@ -434,21 +434,20 @@ fn a_program_that_has_been_changed_stays_on_tcp() {
     must_stay_on_tcp(
         &story,
         &program,
-        "the function for system calls 0 times instead of once",
+        "without its release's function for system calls",
     );
 }
 
 #[test]
-fn a_program_that_has_the_function_twice_stays_on_tcp() {
-    let Some(story) = Story::new("go-twice", &["go"]) else {
-        return;
-    };
-    let program = GoBuild::USUAL.build(&story, &["echo.go", "twice.go", "twice.s"], "twice");
-    must_stay_on_tcp(
-        &story,
-        &program,
-        "the function for system calls 2 times instead of once",
-    );
+fn of_two_functions_for_system_calls_the_runtimes_leads_to_the_lane() {
+    of_both("go-twice", &["go"], |story, build| {
+        let program = build.build(story, &["echo.go", "twice.go", "twice.s"], "twice");
+        story.in_each_mode(|stage| {
+            let (server, done) = echo_with_itself(stage, &program, LOAD);
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+            server.finish().must_use_ring(&[SHORT_LIVED]);
+        });
+    });
 }
 
 #[test]
@@ -614,8 +613,6 @@ fn a_static_program_that_gains_rights_or_has_c_code_or_is_changed_stays_on_tcp()
     let rights = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
     std::fs::set_permissions(&privileged, rights).expect("set-user-ID");
     must_stay_on_tcp(&story, &privileged, "gains rights");
-    let twice = GoBuild::STATIC.build(&story, &["echo.go", "twice.go", "twice.s"], "twice");
-    must_stay_on_tcp(&story, &twice, "2 times instead of once");
     let with_c = GoBuild {
         flags: &["-ldflags=-linkmode=external -extldflags=-static"],
         ..GoBuild::USUAL

@@ -119,19 +119,11 @@ impl Program {
         data.find_map(|bytes| golang::version(&bytes[..bytes.len().min(RECORD_WITHIN)]))
     }
 
-    /// Where the function begins, if it is there once.
+    /// Where the function begins.
     #[cfg(target_arch = "x86_64")]
     fn place_of(&self, function: Syscall6) -> Option<usize> {
-        let mut at = None;
-        let mut times = 0;
-        for text in self.loaded(|rights| rights & PF_X != 0) {
-            let (count, first) = function.find(text);
-            times += count;
-            if count > 0 {
-                at = Some(text.as_ptr() as usize + first);
-            }
-        }
-        at.filter(|_| times == 1)
+        let mut code = self.loaded(|rights| rights & PF_X != 0);
+        code.find_map(|text| Some(text.as_ptr() as usize + function.find(text)?))
     }
 
     /// A plugin brings its own copy of the function. Other libraries that a program opens with `dlopen` do not matter.
