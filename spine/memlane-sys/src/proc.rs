@@ -124,8 +124,12 @@ pub fn cpu() -> u32 {
     c
 }
 
-/// Writes to descriptor 2; for last words and `--stats-on-exit`.
+/// Writes to descriptor 2, unless that is a connection, as with programs that inetd starts; for last words and
+/// `--stats-on-exit`.
 pub fn write_stderr(bytes: &[u8]) {
+    if crate::sock::is_internet(libc::STDERR_FILENO) {
+        return;
+    }
     // SAFETY: `bytes` is readable for its length.
     let _ = unsafe { syscall!(libc::SYS_write, 2, bytes.as_ptr(), bytes.len()) };
 }

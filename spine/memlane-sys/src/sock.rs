@@ -153,10 +153,15 @@ pub fn socket_cookie(fd: i32) -> Result<u64> {
 pub fn is_tcp(fd: i32) -> bool {
     option::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
         && option::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
-        && matches!(
-            option::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN),
-            Ok(libc::AF_INET | libc::AF_INET6)
-        )
+        && is_internet(fd)
+}
+
+/// Is `fd` a socket over IPv4 or IPv6?
+pub fn is_internet(fd: i32) -> bool {
+    matches!(
+        option::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN),
+        Ok(libc::AF_INET | libc::AF_INET6)
+    )
 }
 
 /// `TCP_ESTABLISHED` of the kernel's `include/net/tcp_states.h`.

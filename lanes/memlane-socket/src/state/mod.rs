@@ -21,6 +21,7 @@ pub mod runnable;
 pub mod sets;
 pub mod spin;
 pub mod stats;
+pub mod stderr;
 pub mod thread;
 pub mod trace;
 pub mod typed;

@@ -2,6 +2,7 @@
 
 use crate::state::conn::{Conn, Role};
 use crate::state::process::{appear, entry, header};
+use crate::state::stderr;
 use crate::state::typed::Bits as _;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -306,7 +307,7 @@ pub fn print_summary() {
         c(Counter::Downgrades),
     );
     let _ = write_bytes(&mut line, h);
-    proc::write_stderr(&line.bytes[..line.len]);
+    stderr::print(&line.bytes[..line.len]);
 }
 
 fn write_bytes(line: &mut Line, h: &'static Header) -> core::fmt::Result {

@@ -204,6 +204,9 @@ pub fn begin(c: Config, above: &'static Above) -> bool {
         *PROCESS.began.get() = Moment::now();
     }
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
+    if c.stats_on_exit {
+        crate::state::stderr::remember();
+    }
     let started = if c.disabled {
         Started::Off
     } else {
