@@ -487,7 +487,7 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
     for (suite, count, some) in [
         (
             "sockets",
-            102 + 30 + 27,
+            103 + 30 + 27,
             "embedded sockmap sockperf iperf3-8 iperf3-100 iperf3-bidir crowd-400 nginx-1000 nginx-close nginx-16m redis-get-c200 redis-set-1m pgbench pgbench-connect haproxy netty go-http script-go nc ssh oversubscribed-32 strangers one-cpu one-cpu-nginx-128 connections-10000 rr-4m stream-4m paced paced-10k-c50 rings ring-16k rings-iperf3-8 iceoryx2-event seqpacket ring handover-1 carried-4194304",
         ),
         (

@@ -332,8 +332,8 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
         }
         ("iperf3-bidir" | "nginx-16m" | "nc", _, "throughput")
         | ("redis-set-1m" | "redis-get-1m", _, "rate") => AtLeast(2.0),
-        // The program or the encryption takes most of the time.
-        ("ssh", _, "throughput")
+        // The program, its pipes or the encryption take most of the time.
+        ("ssh" | "socat", _, "throughput")
         | (
             "pgbench" | "pgbench-rows" | "haproxy" | "haproxy-tcp" | "netty" | "go-proxy" | "caddy",
             _,

@@ -6,7 +6,7 @@ use super::works::{
 };
 
 /// How many works there are.
-pub(super) const WORKS_COUNT: usize = 36;
+pub(super) const WORKS_COUNT: usize = 37;
 
 /// All of them, in the order of the table.
 #[rustfmt::skip]
@@ -94,6 +94,9 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
             line("nc", "dd | nc, one way", &[]).long(),
         ])
     },
+    several("nc", By::Netcat, &["socat", "dd", "timeout"], &[
+        line("socat", "dd | socat, to socat EXEC:cat and back", &[]),
+    ]),
     several("ssh", By::Tunnel, &["sshd", "ssh", "ssh-keygen", "iperf3"], &[
         line("ssh", "iperf3 through ssh -L", &[]).long(),
     ]),
