@@ -58,58 +58,59 @@ impl Spare {
     }
 }
 
-/// Entries that the kernel is asked about by `poll`: on the stack, or in a mapping where there are many.
+/// Room for entries that the kernel is asked about by `poll`: on the stack, or in a mapping where there are many. It is made where
+/// it stays, since to move it would cost more than most calls do with it.
 pub(super) struct Entries {
-    /// Where there is no mapping, the first `many` are set.
     few: [MaybeUninit<pollfd>; ON_STACK],
     /// The mapping, and its length in bytes.
     long: Option<(NonNull<u8>, usize)>,
-    many: usize,
 }
 
 /// The mapping for long lists of entries.
 static SPARE: Spare = Spare::new();
 
 impl Entries {
-    /// This many entries, which the kernel passes over. `None`: there is no memory for them.
-    pub(super) fn new(many: usize) -> Option<Entries> {
-        let mut entries = Entries {
+    /// Room for as many as lie on the stack.
+    #[inline(always)]
+    pub(super) fn room() -> Entries {
+        Entries {
             few: [const { MaybeUninit::uninit() }; ON_STACK],
             long: None,
-            many,
-        };
-        if many > ON_STACK {
-            let long = SPARE.take(many.checked_mul(size_of::<pollfd>())?)?;
-            for i in 0..many {
-                // SAFETY: the mapping is long enough for `many` entries, page-aligned, and this thread's.
-                unsafe { long.0.cast::<MaybeUninit<pollfd>>().add(i).as_mut() }.write(NONE);
-            }
-            entries.long = Some(long);
-        } else {
-            entries.few[..many].fill(MaybeUninit::new(NONE));
         }
-        Some(entries)
     }
 
-    pub(super) fn all(&mut self) -> &mut [pollfd] {
-        match self.long {
-            // SAFETY: `new` has written `many` entries there, and they are borrowed as `self` is.
-            Some((at, _)) => unsafe {
-                core::slice::from_raw_parts_mut(at.cast().as_ptr(), self.many)
-            },
-            None => {
-                let few = self.few[..self.many].as_mut_ptr();
-                // SAFETY: `new` has written the first `many`.
-                unsafe { core::slice::from_raw_parts_mut(few.cast(), self.many) }
-            }
+    /// This many entries, which the kernel passes over. `None`: there is no memory for them.
+    pub(super) fn take(&mut self, many: usize) -> Option<&mut [pollfd]> {
+        let places = if many > ON_STACK {
+            self.take_long(many)?
+        } else {
+            &mut self.few[..many]
+        };
+        places.fill(MaybeUninit::new(NONE));
+        let entries = core::ptr::from_mut(places) as *mut [pollfd];
+        // SAFETY: all of them have been written just now, and they are borrowed as `self` is.
+        Some(unsafe { &mut *entries })
+    }
+
+    #[cold]
+    fn take_long(&mut self, many: usize) -> Option<&mut [MaybeUninit<pollfd>]> {
+        self.give_back();
+        let (at, _) = *self
+            .long
+            .insert(SPARE.take(many.checked_mul(size_of::<pollfd>())?)?);
+        // SAFETY: the mapping is long enough for `many` entries, page-aligned, and this thread's; it is borrowed as `self` is.
+        Some(unsafe { core::slice::from_raw_parts_mut(at.cast().as_ptr(), many) })
+    }
+
+    fn give_back(&mut self) {
+        if let Some((block, len)) = self.long.take() {
+            SPARE.give(block, len);
         }
     }
 }
 
 impl Drop for Entries {
     fn drop(&mut self) {
-        if let Some((block, len)) = self.long {
-            SPARE.give(block, len);
-        }
+        self.give_back();
     }
 }

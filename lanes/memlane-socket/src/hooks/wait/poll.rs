@@ -111,15 +111,13 @@ fn ask_with_bells(
     let all = list.iter().enumerate().filter(|(_, p)| p.fd >= 0);
     let strangers = waited.strangers(all.map(|(at, p)| (at, p.fd)));
     let may_split = relied.strangers.know(strangers);
-    let Some(mut room) = may_split
-        .then(|| Entries::new(many + relied::MOST))
-        .flatten()
-    else {
+    let mut room = Entries::room();
+    let entries = may_split.then(|| room.take(many + relied::MOST)).flatten();
+    let Some(entries) = entries else {
         relied.give_up();
         list.iter_mut().for_each(|p| p.revents = 0);
         return merge(waited, list);
     };
-    let entries = room.all();
     entries[..many].copy_from_slice(list);
     for at in waited.gone(|at| list.get(at).map_or(-1, |p| p.fd)) {
         entries[at].fd = -1;
@@ -142,12 +140,12 @@ fn ask_with_bells(
 fn ask(list: &mut [pollfd], waited: &Waited<'_>, limit: Limit) -> c_int {
     let many = list.len();
     waited.flush_sets();
-    let copy = waited.full().next().and_then(|_| Entries::new(many));
-    let Some(mut copy) = copy else {
+    let mut room = Entries::room();
+    let copy = waited.full().next().and_then(|_| room.take(many));
+    let Some(entries) = copy else {
         // Where there is no memory for a copy, full rings are reported as writable.
         return kernel_poll(list.as_mut_ptr(), many as nfds_t, limit);
     };
-    let entries = copy.all();
     entries.copy_from_slice(list);
     leave_out_full(entries, waited);
     let n = kernel_poll(entries.as_mut_ptr(), many as nfds_t, limit);

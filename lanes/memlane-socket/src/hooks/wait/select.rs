@@ -224,10 +224,9 @@ fn select_on_bells(
     let many = how_many(&to_ask, count);
     let all = descriptors(&to_ask, count).map(|p| (p.fd as usize, p.fd));
     let may_split = relied.strangers.know(waited.strangers(all));
-    let Some(mut room) = may_split
-        .then(|| Entries::new(many + relied::MOST))
-        .flatten()
-    else {
+    let mut room = Entries::room();
+    let entries = may_split.then(|| room.take(many + relied::MOST)).flatten();
+    let Some(entries) = entries else {
         relied.give_up();
         return merge_sets(
             waited,
@@ -237,7 +236,6 @@ fn select_on_bells(
             count.div_ceil(64),
         );
     };
-    let entries = room.all();
     for (place, p) in entries.iter_mut().zip(descriptors(&to_ask, count)) {
         *place = p;
     }
