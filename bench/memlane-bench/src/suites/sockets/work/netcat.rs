@@ -9,9 +9,12 @@ use crate::runner::proc::free_port;
 
 /// The row there and back.
 const SOCAT: &str = "socat";
-/// What takes dd's zeros, with the listening address and port; and what sends them, with the server's and the seconds.
+
+/// Commands of a shell.
 struct Ends {
+    /// Takes the zeros. Its arguments: the address and the port to listen at.
     server: &'static str,
+    /// Sends them. Its arguments: the server's address and port, and the seconds.
     client: &'static str,
 }
 
