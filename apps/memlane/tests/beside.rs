@@ -4,8 +4,16 @@ mod common;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{Dir, memlane, stderr, stdout};
+
+/// One test at a time: a program that the other test starts meanwhile has, for a moment, a copy of a descriptor by which a file
+/// is written here, and the kernel executes no such file (`ETXTBSY`).
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A folder that has memlane in `bin`, as if it were installed there.
 fn installed() -> Dir {
@@ -22,6 +30,7 @@ fn run(dir: &Dir, arguments: &[&str]) -> Output {
 
 #[test]
 fn a_verb_without_its_program_says_where_it_looked_and_what_to_do() {
+    let _alone = alone();
     let dir = installed();
     for verb in ["webhook", "csi"] {
         let done = run(&dir, &[verb, "--help"]);
@@ -37,6 +46,7 @@ fn a_verb_without_its_program_says_where_it_looked_and_what_to_do() {
 
 #[test]
 fn a_verb_becomes_the_program_beside_with_all_its_arguments_and_its_exit_code() {
+    let _alone = alone();
     let dir = installed();
     for (place, verb) in [("bin", "csi"), ("libexec/memlane", "webhook")] {
         let folder = dir.0.join(place);

@@ -107,45 +107,61 @@ fn a_send_to_what_a_wait_calls_writable_finds_room() {
 }
 
 /// A thread waits (by `select` or `poll`) for room in one stream, and for messages by another connection. Its peer reads the
-/// stream slowly, and sends a message after each read.
+/// stream slowly at first, with a message after each read, and then the rest as fast as it can.
 const NEWS: &str = r#"
 import os, select, socket, sys, time
 MESSAGES, PIECE = 300, bytes(65536)
+TOTAL = MESSAGES * len(PIECE) + (256 << 20)
 how = sys.argv[1]
 
-def wait(stream, news):
+def wait(stream, news, wants_room):
     if how == "select":
-        readable, writable, _ = select.select([news], [stream], [])
+        readable, writable, _ = select.select([news], [stream] * wants_room, [])
         return readable, writable
     both = select.poll()
-    both.register(stream, select.POLLOUT)
+    if wants_room:
+        both.register(stream, select.POLLOUT)
     both.register(news, select.POLLIN)
     events = dict(both.poll())
     return events.get(news.fileno()), events.get(stream.fileno())
 
-def fill(stream):
+def fill(stream, left):
+    sent = 0
     try:
-        while True:
-            stream.send(PIECE)
+        while sent < left:
+            sent += stream.send(PIECE[:left - sent])
     except BlockingIOError:
         pass
+    return sent
 
-def reads_slowly(stream, news):
+def reads(stream, news):
+    left = TOTAL
     for _ in range(MESSAGES):
-        stream.recv(len(PIECE))
+        left -= len(stream.recv(len(PIECE)))
         news.send(b"x")
         time.sleep(0.001)
+    while left > 0:
+        left -= len(stream.recv(len(PIECE)))
+    news.send(b"x")
 
 def waits_for_both(stream, news):
     stream.setblocking(False)
-    fill(stream)
-    got = 0
-    while got < MESSAGES:
-        has_news, has_room = wait(stream, news)
+    left = TOTAL - fill(stream, TOTAL)
+    got = in_vain = 0
+    while got < MESSAGES + 1:
+        has_news, has_room = wait(stream, news, left > 0)
         if has_room:
-            fill(stream)
+            sent = fill(stream, left)
+            left -= sent
+            in_vain += sent == 0
         if has_news:
             got += len(news.recv(1000))
+        if got < MESSAGES:
+            slow = time.monotonic()
+    fast = time.monotonic() - slow
+    # A thread that does not nap, but looks twice a second, takes 1.5 s.
+    assert fast < 1.2, f"the rest took {fast} s"
+    assert in_vain < 20, f"{in_vain} times there was no room"
 
 def opens_lanes(*conns, asks):
     for conn in conns:
@@ -161,7 +177,7 @@ child = os.fork()
 if child == 0:
     stream, news = (socket.create_connection(listener.getsockname()) for _ in range(2))
     opens_lanes(stream, news, asks=True)
-    reads_slowly(stream, news)
+    reads(stream, news)
     os._exit(0)
 stream, news = (listener.accept()[0] for _ in range(2))
 opens_lanes(stream, news, asks=False)
