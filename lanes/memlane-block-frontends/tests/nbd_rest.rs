@@ -1,5 +1,5 @@
-//! A connection with nothing to do leaves its queue alone, and hears it once when it rings; one with something under way
-//! works for it before it sleeps.
+//! A connection with nothing to do leaves its queue alone, and is not woken by it. One with something under way works for
+//! it before it sleeps, and hears the queue once when it rings.
 
 mod nbd_support;
 
@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 1 << 20;
@@ -23,7 +23,21 @@ struct Counts {
     lingers: AtomicU64,
     /// What is done becomes known only in `linger`.
     lazy: bool,
+    /// Not even there.
+    stuck: AtomicBool,
     bell: OwnedFd,
+}
+
+impl Counts {
+    fn ring(&self) {
+        rustix::io::write(&self.bell, &1_u64.to_ne_bytes()).unwrap();
+    }
+
+    /// How often the queue was armed, and asked.
+    fn armed_and_reaped(&self) -> (u64, u64) {
+        let count = |of: &AtomicU64| of.load(Ordering::SeqCst);
+        (count(&self.arms), count(&self.reaps))
+    }
 }
 
 struct Counted {
@@ -70,7 +84,7 @@ impl Queue for CountedQueue {
     fn reap(&mut self, into: &mut Vec<Done>) -> usize {
         self.counts.reaps.fetch_add(1, Ordering::SeqCst);
         let _ = rustix::io::read(&self.counts.bell, &mut [0; 8]);
-        if self.hidden {
+        if self.is_hidden() {
             0
         } else {
             self.queue.reap(into)
@@ -79,7 +93,7 @@ impl Queue for CountedQueue {
 
     fn arm(&mut self) -> bool {
         self.counts.arms.fetch_add(1, Ordering::SeqCst);
-        !self.hidden && self.queue.arm()
+        !self.is_hidden() && self.queue.arm()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -92,7 +106,13 @@ impl Queue for CountedQueue {
 
     fn linger(&mut self, _: Duration) -> bool {
         self.counts.lingers.fetch_add(1, Ordering::SeqCst);
-        std::mem::take(&mut self.hidden)
+        std::mem::take(&mut self.hidden) && !self.is_hidden()
+    }
+}
+
+impl CountedQueue {
+    fn is_hidden(&self) -> bool {
+        self.hidden || self.counts.stuck.load(Ordering::SeqCst)
     }
 }
 
@@ -102,6 +122,7 @@ fn counted(lazy: bool) -> (Served, Arc<Counts>) {
         arms: AtomicU64::new(0),
         lingers: AtomicU64::new(0),
         lazy,
+        stuck: AtomicBool::new(false),
         bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
     });
     let volume = Counted {
@@ -125,26 +146,41 @@ fn a_queue_is_asked_only_while_something_is_under_way() {
 }
 
 #[test]
-fn a_queue_that_rings_for_nothing_wakes_an_idle_connection_once() {
+fn a_connection_with_nothing_under_way_is_not_woken_by_its_queue() {
     let (served, counts) = counted(false);
     let mut raw = served.client(true);
     assert_eq!(raw.read(0, 512).error, 0);
-    let arms = || counts.arms.load(Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(100));
+    let before = counts.armed_and_reaped();
+    counts.ring();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(counts.armed_and_reaped(), before);
+    assert_eq!(raw.read(512, 512).error, 0);
+}
+
+#[test]
+fn a_queue_that_rings_for_nothing_wakes_a_connection_that_waits_for_it_once() {
+    let (served, counts) = counted(false);
+    counts.stuck.store(true, Ordering::SeqCst);
+    let mut raw = served.client(true);
+    let cookie = raw.ask(cmd::READ, 0, 0, 512, &[]);
     let begin = Instant::now();
-    while arms() == 0 {
+    while counts.armed_and_reaped().0 == 0 {
         assert!(begin.elapsed() < PATIENCE, "it never sleeps on its queue");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let before = (arms(), counts.reaps.load(Ordering::SeqCst));
-    rustix::io::write(&counts.bell, &1_u64.to_ne_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let before = counts.armed_and_reaped();
+    counts.ring();
     std::thread::sleep(Duration::from_millis(300));
-    let (armed, reaped) = (
-        arms() - before.0,
-        counts.reaps.load(Ordering::SeqCst) - before.1,
-    );
+    let after = counts.armed_and_reaped();
+    let (armed, reaped) = (after.0 - before.0, after.1 - before.1);
     assert!(reaped >= 1, "nobody came");
     assert!(armed + reaped < 50, "{armed} + {reaped} times");
-    assert_eq!(raw.read(512, 512).error, 0);
+    counts.stuck.store(false, Ordering::SeqCst);
+    counts.ring();
+    let (told, reply) = raw.reply();
+    assert_eq!((told, reply.error), (cookie, 0));
 }
 
 #[test]

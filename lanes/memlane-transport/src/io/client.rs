@@ -5,6 +5,9 @@
 
 mod data;
 mod fetch;
+mod pass;
+
+pub(super) use self::pass::Reads;
 
 use super::across::SharedMemory;
 use super::address::{Address, Epoll, Interest, PathAddr, Ready, connecting};
@@ -35,13 +38,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// After this many passes over busy connections, all connections are looked at. A pass that asks the kernel counts
-/// more.
-const LOOK_AROUND: u32 = 512;
-const COSTS: u32 = 16;
-/// So do passes while nothing is under way.
-const COSTS_IDLE: u32 = 32;
 
 /// A request on its way in.
 #[derive(Debug)]
@@ -179,47 +175,9 @@ impl Core {
         self.flush(now);
     }
 
-    /// Reads what has come, and does what is due. `all`: by connections that nothing is awaited from, too.
-    pub(super) fn pass(&mut self, all: bool) {
-        // The time before reading: what came since then does not count as silence.
-        let now = self.now();
-        self.passes += 1;
-        let due = self.deadline().is_some_and(|deadline| now >= deadline);
-        self.passes += if self.is_busy() { 0 } else { COSTS_IDLE };
-        if all || due || self.passes >= LOOK_AROUND {
-            self.passes = 0;
-            self.look_around(now);
-        }
-        self.read_busy(now);
-        if due {
-            self.happens();
-            self.engine.poll(now);
-            self.carry_out(now);
-            self.expire(now);
-        }
-        self.submit(now);
-        self.flush(now);
-    }
-
-    /// Would a pass find something? To be asked again and again: it changes nothing, and asks no kernel.
-    pub(super) fn has_ready(&mut self) -> bool {
-        let mut entries = self.links.iter_mut().flatten();
-        entries.any(|entry| entry.link.has_ready().unwrap_or(entry.busy > 0))
-    }
-
-    /// Is it time for a pass, by a thread that does nothing else here? Now and then it is, even if nothing is ready.
-    pub(super) fn is_time_to_pass(&mut self) -> bool {
-        self.passes += 1;
-        self.passes >= LOOK_AROUND || self.has_ready()
-    }
-
     /// From here on another deadline may be the first.
     pub(super) fn happens(&mut self) {
         self.due.set(None);
-    }
-
-    fn is_busy(&self) -> bool {
-        self.links.iter().flatten().any(|entry| entry.busy > 0)
     }
 
     /// When `pass` is to be called at the latest.
@@ -656,42 +614,6 @@ impl Core {
     }
 
     // ---- connections ----
-
-    fn read_busy(&mut self, now: Time) {
-        for at in 0..self.links.len() {
-            let Some(entry) = &self.links[at] else {
-                continue;
-            };
-            let is_looked_at = entry.link.is_looked_at();
-            if entry.busy > 0 || is_looked_at {
-                self.passes += if is_looked_at { 0 } else { COSTS };
-                self.read(now, at, false);
-            }
-        }
-    }
-
-    fn look_around(&mut self, now: Time) {
-        let mut ready = std::mem::take(&mut self.ready);
-        self.epoll.wait(Some(std::time::Duration::ZERO), &mut ready);
-        for found in &ready {
-            let is_it = |slot: &Option<Entry>| {
-                let serial = slot.as_ref().map(|entry| entry.serial);
-                serial == Some(found.data)
-            };
-            let Some(at) = self.links.iter().position(is_it) else {
-                continue;
-            };
-            if found.write
-                && let Some(entry) = self.links[at].as_mut()
-            {
-                entry.dirty = true;
-            }
-            if found.read {
-                self.read(now, at, true);
-            }
-        }
-        self.ready = ready;
-    }
 
     /// Takes what has come by one connection. It may be gone after any of it.
     fn read(&mut self, now: Time, at: usize, readable: bool) {

@@ -1,7 +1,7 @@
 //! A port of a client's session: what one thread puts in and takes out.
 
 use super::address::Ready;
-use super::client::Queued;
+use super::client::{Queued, Reads};
 use super::port_state::PortState;
 use super::session::inner::Inner;
 use crate::lease::{Lease, Memory};
@@ -23,6 +23,10 @@ pub(super) struct ClientPort {
     staged: Vec<Queued>,
     ready: Vec<Ready>,
     spin: Spin,
+    /// What has come was read a moment ago, or is not there yet: the next [`reap`](Port::reap) asks no kernel.
+    has_looked: bool,
+    /// The last one did not.
+    has_not_asked: bool,
 }
 
 impl ClientPort {
@@ -34,11 +38,16 @@ impl ClientPort {
             staged: Vec::new(),
             ready: Vec::new(),
             spin,
+            has_looked: false,
+            has_not_asked: false,
         }
     }
 
     /// Leads for a while, in turns with all other threads that wait; is there something to reap?
     fn takes_turns(&mut self, limit: Option<Duration>) -> bool {
+        if self.spin.never_looks() {
+            return self.state.has_done();
+        }
         let until = Instant::now() + limit.unwrap_or(Duration::MAX).min(MOST_TURNS);
         let mut threads = self.inner.leadership.spin();
         if threads == 1 {
@@ -49,6 +58,7 @@ impl ClientPort {
         self.spin.start_among(threads, MOST_TURNS);
         let found = loop {
             let moved = self.inner.drive_on();
+            self.has_looked = true;
             if self.state.has_done() {
                 break true;
             }
@@ -102,18 +112,24 @@ impl Port for ClientPort {
     fn push(&mut self) {
         if !self.staged.is_empty() {
             self.inner.submit(&mut self.staged);
+            // By a socket, no answer is there so soon.
+            self.has_looked = true;
         }
     }
 
     fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
         self.push();
+        // A caller that pushes and reaps in turns gets what has come every second time.
+        let has_looked = std::mem::take(&mut self.has_looked) && !self.has_not_asked;
+        self.has_not_asked = has_looked;
         match self.state.sleeps.load(Ordering::Relaxed) {
             true => {
                 // Awake: what comes by the pass below need not be signalled to this very thread.
                 self.state.take(None);
                 self.inner.drive_woken();
             }
-            false => self.inner.drive(),
+            false if has_looked => self.inner.drive(Reads::Memory),
+            false => self.inner.drive(Reads::Busy),
         }
         let count = self.state.take(Some(into));
         self.inner.awake(&self.state);
@@ -154,6 +170,7 @@ impl Port for ClientPort {
             // This thread is awake, and looks at its results below: nobody, itself included, need signal them.
             self.state.take(None);
             let led = self.inner.drive_woken();
+            self.has_looked = true;
             if self.state.has_done() || (!led && self.takes_turns(left)) {
                 break;
             }

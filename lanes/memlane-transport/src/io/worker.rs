@@ -285,7 +285,10 @@ impl<S: Service> Worker<S> {
         loop {
             self.stirred = false;
             self.taken = 0;
-            if idle {
+            // A thread that never spins has no last look: the kernel looks before it lets it sleep.
+            if !idle && self.running == 0 && spin.never_looks() {
+                idle = true;
+            } else if idle {
                 self.look();
             }
             let over = idle && spin.is_over();

@@ -188,6 +188,8 @@ pub(super) struct Conn<'a> {
     wants: Wants,
     /// The queue may have woken us: it is asked, so that it does not do so again.
     woken: bool,
+    /// The kernel has just said that the socket has nothing.
+    quiet: bool,
     /// Nobody listens any more.
     dead: bool,
     /// When this must be over, once it is known.
@@ -234,6 +236,7 @@ impl<'a> Conn<'a> {
             turn_bytes: TURN_BYTES,
             wants: Wants::Bytes,
             woken: false,
+            quiet: false,
             dead: false,
             until: None,
         })
@@ -249,11 +252,13 @@ impl<'a> Conn<'a> {
             let mut progress = self.reap();
             (self.turn, self.turn_bytes) = (TURN, TURN_BYTES);
             self.wants = self.take_in();
-            if self.wants == Wants::Bytes {
+            if self.wants == Wants::Bytes && !std::mem::take(&mut self.quiet) {
                 // `is_over` begins the sleep that `found` then measures.
                 let sleeps = nap && self.has_only_the_socket();
-                let came = self.receive(sleeps && !spin.would_look() && spin.is_over());
-                (progress, nap) = (progress | came, came);
+                let sleeps = sleeps && !spin.would_look() && spin.is_over();
+                let came = self.receive(sleeps);
+                progress |= came;
+                nap = came || !sleeps;
                 // It may have come after a stop that was not there before this wait.
                 self.notice_stop();
                 self.wants = self.take_in();
@@ -264,7 +269,12 @@ impl<'a> Conn<'a> {
             progress |= self.send();
             if progress {
                 spin.found();
-            } else if spin.is_over() {
+            }
+            // A thread that never spins has no last look: the kernel looks before it lets it sleep.
+            if progress && (!spin.never_looks() || self.goes_on()) {
+                continue;
+            }
+            if spin.is_over() {
                 self.sleep();
             } else {
                 spin.pause();
@@ -273,9 +283,15 @@ impl<'a> Conn<'a> {
         self.stream.end();
     }
 
+    /// Is there something that ends no wait in [`sleep`](Self::sleep)? Encryption may hold bytes back that have come. And
+    /// where there is only the socket, its own call waits.
+    fn goes_on(&self) -> bool {
+        self.wants == Wants::Turn || self.has_only_the_socket() || !self.stream.is_plain()
+    }
+
     fn has_only_the_socket(&self) -> bool {
         let told = self.outbox.is_empty() && !self.stream.holds_back();
-        told && self.pending.is_empty() && self.until.is_none()
+        told && self.tasks.is_empty() && self.until.is_none()
     }
 
     /// Works for what the volume has, if that is likely to end soon. Not amid a payload: the client fills the socket
@@ -350,9 +366,18 @@ impl<'a> Conn<'a> {
 
     /// Sleeps until the client, the volume or another thread has something.
     fn sleep(&mut self) {
-        self.woken = true;
-        if self.is_over() || self.queue.arm() {
+        if self.is_over() {
             return;
+        }
+        // Otherwise the volume has nothing for us, neither a result nor memory, and need not wake anybody.
+        let waits_for_queue = !self.tasks.is_empty() || self.wants == Wants::Room;
+        let mut of_queue = PollFlags::empty();
+        if waits_for_queue {
+            self.woken = true;
+            of_queue = PollFlags::IN;
+            if self.queue.arm() {
+                return;
+            }
         }
         let mut events = PollFlags::empty();
         if self.wants == Wants::Bytes {
@@ -367,7 +392,7 @@ impl<'a> Conn<'a> {
         let limit = left.filter(|_| !self.dead);
         let socket = self.stream.as_fd();
         let mut fds = [
-            PollFd::from_borrowed_fd(self.queue.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.queue.fd(), of_queue),
             PollFd::from_borrowed_fd(self.around.wakeup.event.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(socket, events),
         ];
@@ -377,6 +402,7 @@ impl<'a> Conn<'a> {
             return;
         }
         let (woken, hung_up) = (!fds[1].revents().is_empty(), fds[2].revents());
+        self.quiet = hung_up.is_empty() && self.stream.is_plain();
         if woken {
             self.around.wakeup.event.drain();
         }

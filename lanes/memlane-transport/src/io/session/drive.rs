@@ -2,7 +2,7 @@
 //!
 //! [`crate::engine::leader`] says who leads and why nothing is left behind.
 
-use super::super::client::{Core, Delivery, Queued};
+use super::super::client::{Core, Delivery, Queued, Reads};
 use super::super::port_state::PortState;
 use super::inner::{Inner, nanos};
 use crate::engine::leader::Left;
@@ -41,7 +41,7 @@ impl Inner {
                 Left::Free => return,
                 Left::Pending => core = self.with_queue(),
                 Left::MustPark => {
-                    self.passes_and(Then::Away, false);
+                    self.passes_and(Then::Away, Reads::Busy);
                     return;
                 }
             }
@@ -49,12 +49,12 @@ impl Inner {
     }
 
     /// One pass, if something has come, by a thread that goes on with something else.
-    pub(in super::super) fn drive(&self) {
+    pub(in super::super) fn drive(&self, reads: Reads) {
         if !self.leadership.lead() {
             return;
         }
         let mut core = lock(&self.core);
-        let some = core.is_time_to_pass();
+        let some = core.is_time_to_pass(reads);
         drop(core);
         let left = match some {
             true => Left::MustPark,
@@ -65,20 +65,25 @@ impl Inner {
             Left::Pending => drop(self.with_queue()),
             Left::MustPark => {}
         }
-        self.passes_and(Then::Away, false);
+        self.passes_and(Then::Away, reads);
     }
 
     /// Submits, and makes one pass, unless another thread leads. The caller sleeps then.
     pub(in super::super) fn drive_and_sleep(&self, staged: &mut Vec<Queued>) {
         if self.leads_with(staged) {
             drop(self.with_submitted(staged));
-            self.passes_and(Then::Sleep, false);
+            // Others may have been waiting for a while for somebody to read.
+            let reads = match self.leadership.sleepers() {
+                0 | 1 => Reads::Memory,
+                _ => Reads::Busy,
+            };
+            self.passes_and(Then::Sleep, reads);
         }
     }
 
     /// One pass, or as many looks as cost no more. The caller leads again at once. Has something come?
     pub(in super::super) fn drive_on(&self) -> bool {
-        self.leadership.lead() && self.passes_and(Then::Again, false)
+        self.leadership.lead() && self.passes_and(Then::Again, Reads::Busy)
     }
 
     /// By a thread that was woken: reads whatever woke it, so that it does not wake it again.
@@ -90,7 +95,7 @@ impl Inner {
     pub(super) fn drive_all(&self, then: Then) -> bool {
         let leads = self.leadership.lead();
         if leads {
-            self.passes_and(then, true);
+            self.passes_and(then, Reads::Woken);
         }
         leads
     }
@@ -102,7 +107,7 @@ impl Inner {
         }
         self.becomes_poller(port);
         if self.leadership.must_park() && self.leadership.lead() {
-            self.passes_and(Then::Away, false);
+            self.passes_and(Then::Away, Reads::Busy);
         }
     }
 
@@ -150,15 +155,16 @@ impl Inner {
     }
 
     /// By the leader: passes until it may leave, and leaves. Has something come?
-    fn passes_and(&self, then: Then, mut all: bool) -> bool {
-        let mut moved = false;
+    fn passes_and(&self, then: Then, first: Reads) -> bool {
+        let (mut moved, mut reads) = (false, first);
         let mut core = lock(&self.core);
         loop {
             self.passes.fetch_add(1, Ordering::Relaxed);
             if then == Then::Again {
                 self.look(&mut core);
             }
-            core.pass(std::mem::take(&mut all));
+            core.pass(reads);
+            reads = Reads::Busy;
             let parks = match then {
                 Then::Again => None,
                 Then::Away => Some(self.leadership.sleepers() > 0),
@@ -167,7 +173,7 @@ impl Inner {
             // A server that never ends is left to the next pass.
             let mut turns = 0;
             while parks == Some(true) && turns < TURNS && !core.park() {
-                core.pass(false);
+                core.pass(Reads::Busy);
                 turns += 1;
             }
             if std::mem::take(&mut core.has_moved) {
@@ -186,7 +192,7 @@ impl Inner {
     /// Looks for a moment, until something has come by a connection or into the submit queue.
     fn look(&self, core: &mut Core) {
         for _ in 0..LOOKS {
-            if core.has_ready() || self.leadership.is_pending() {
+            if core.has_ready(Reads::Busy) || self.leadership.is_pending() {
                 return;
             }
             std::hint::spin_loop();
