@@ -267,12 +267,6 @@ impl Spin {
         (counted || !busy) && !self.budget_after(self.missed).is_zero()
     }
 
-    /// Whether every wait sleeps at once: the machine has one core, on which nothing comes while this thread looks.
-    #[must_use]
-    pub fn never_looks(&self) -> bool {
-        self.one_core
-    }
-
     /// How long the next wait looks.
     fn budget(&mut self) -> Duration {
         if self.crowded.is_some_and(|until| Instant::now() >= until) {

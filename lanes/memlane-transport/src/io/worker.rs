@@ -285,10 +285,7 @@ impl<S: Service> Worker<S> {
         loop {
             self.stirred = false;
             self.taken = 0;
-            // A thread that never spins has no last look: the kernel looks before it lets it sleep.
-            if !idle && self.running == 0 && spin.never_looks() {
-                idle = true;
-            } else if idle {
+            if idle {
                 self.look();
             }
             let over = idle && spin.is_over();

@@ -99,14 +99,6 @@ impl Alone {
         self.server = Some(server);
     }
 
-    /// The server's process.
-    ///
-    /// # Panics
-    /// If nothing is served.
-    pub fn pid(&self) -> u32 {
-        self.server.as_ref().expect("it serves").pid()
-    }
-
     /// Ends the server as its user does.
     ///
     /// # Panics

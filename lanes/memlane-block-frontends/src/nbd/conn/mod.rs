@@ -269,24 +269,13 @@ impl<'a> Conn<'a> {
             progress |= self.send();
             if progress {
                 spin.found();
-            }
-            // A thread that never spins has no last look: the kernel looks before it lets it sleep.
-            if progress && (!spin.never_looks() || self.goes_on()) {
-                continue;
-            }
-            if spin.is_over() {
+            } else if spin.is_over() {
                 self.sleep();
             } else {
                 spin.pause();
             }
         }
         self.stream.end();
-    }
-
-    /// Is there something that ends no wait in [`sleep`](Self::sleep)? Encryption may hold bytes back that have come. And
-    /// where there is only the socket, its own call waits.
-    fn goes_on(&self) -> bool {
-        self.wants == Wants::Turn || self.has_only_the_socket() || !self.stream.is_plain()
     }
 
     fn has_only_the_socket(&self) -> bool {
@@ -402,7 +391,8 @@ impl<'a> Conn<'a> {
             return;
         }
         let (woken, hung_up) = (!fds[1].revents().is_empty(), fds[2].revents());
-        self.quiet = hung_up.is_empty() && self.stream.is_plain();
+        let asked = events.contains(PollFlags::IN) && self.stream.is_plain();
+        self.quiet = asked && hung_up.is_empty();
         if woken {
             self.around.wakeup.event.drain();
         }
