@@ -23,9 +23,9 @@ pub(super) struct ClientPort {
     staged: Vec<Queued>,
     ready: Vec<Ready>,
     spin: Spin,
-    /// What has come was read a moment ago, or is not there yet: the next [`reap`](Port::reap) asks no kernel.
+    /// What has come was read a moment ago, or is not there yet: the next [`reap`](Port::reap) reads no socket.
     has_looked: bool,
-    /// The last one did not.
+    /// The last `reap` read no socket.
     has_not_asked: bool,
 }
 

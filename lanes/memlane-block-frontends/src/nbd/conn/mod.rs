@@ -358,7 +358,7 @@ impl<'a> Conn<'a> {
         if self.is_over() {
             return;
         }
-        // Otherwise the volume has nothing for us, neither a result nor memory, and need not wake anybody.
+        // The queue only has results of tasks, and memory where there was none: without both it need not wake us.
         let waits_for_queue = !self.tasks.is_empty() || self.wants == Wants::Room;
         let mut of_queue = PollFlags::empty();
         if waits_for_queue {
