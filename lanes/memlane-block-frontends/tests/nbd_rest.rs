@@ -25,6 +25,10 @@ struct Counts {
     lazy: bool,
     /// Not even there.
     stuck: AtomicBool,
+    /// All its memory is in use.
+    full: AtomicBool,
+    /// How often its descriptor was asked for: once for each sleep.
+    sleeps: AtomicU64,
     bell: OwnedFd,
 }
 
@@ -68,7 +72,10 @@ impl Volume for Counted {
 
 impl Queue for CountedQueue {
     fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno> {
-        self.queue.lease(len)
+        match self.counts.full.load(Ordering::SeqCst) {
+            true => Ok(None),
+            false => self.queue.lease(len),
+        }
     }
 
     fn submit(&mut self, io: Io) {
@@ -97,6 +104,7 @@ impl Queue for CountedQueue {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
+        self.counts.sleeps.fetch_add(1, Ordering::SeqCst);
         self.counts.bell.as_fd()
     }
 
@@ -123,6 +131,8 @@ fn counted(lazy: bool) -> (Served, Arc<Counts>) {
         lingers: AtomicU64::new(0),
         lazy,
         stuck: AtomicBool::new(false),
+        full: AtomicBool::new(false),
+        sleeps: AtomicU64::new(0),
         bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
     });
     let volume = Counted {
@@ -155,7 +165,26 @@ fn a_connection_with_nothing_under_way_is_not_woken_by_its_queue() {
     counts.ring();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(counts.armed_and_reaped(), before);
+    let sleeps = counts.sleeps.load(Ordering::SeqCst);
+    assert!(sleeps < 50, "it lay down {sleeps} times");
     assert_eq!(raw.read(512, 512).error, 0);
+}
+
+#[test]
+fn a_connection_that_waits_for_memory_is_woken_by_its_queue() {
+    let (served, counts) = counted(false);
+    counts.full.store(true, Ordering::SeqCst);
+    let mut raw = served.client(true);
+    let cookie = raw.ask(cmd::READ, 0, 0, 512, &[]);
+    let begin = Instant::now();
+    while counts.armed_and_reaped().0 == 0 {
+        assert!(begin.elapsed() < PATIENCE, "it never sleeps on its queue");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    counts.full.store(false, Ordering::SeqCst);
+    counts.ring();
+    let (told, reply) = raw.reply();
+    assert_eq!((told, reply.error), (cookie, 0));
 }
 
 #[test]
