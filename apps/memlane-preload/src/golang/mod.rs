@@ -19,7 +19,7 @@ use libc::size_t;
 use memlane_core::golang::{self, Syscall6};
 use memlane_core::reason::Reason;
 use memlane_socket::state::process;
-use memlane_sys::elf::{self, PT_DYNAMIC};
+use memlane_sys::elf::{self, Defined, Library, Name, PT_DYNAMIC};
 
 /// A segment that is loaded, and its rights (`elf.h`).
 const PT_LOAD: u32 = 1;
@@ -37,7 +37,7 @@ const REFUSED: &[u8] =
 /// Opens the door if this is a Go program that the library knows. If it is one that the library does not know, no
 /// connection of this process gets a lane.
 pub(crate) fn start() {
-    let Some(program) = Program::this() else {
+    let Some(program) = Program::this().filter(Program::may_be_go) else {
         return;
     };
     let Some(version) = program.go_version() else {
@@ -114,6 +114,23 @@ impl Program {
         })
     }
 
+    /// Does nothing show that this is not a Go program? It takes less than to look for the record of Go's linker, which reads
+    /// all of the program's data. That linker makes no table of GNU's hashes. Where another linker has made the program, it
+    /// exports the function by which C calls Go (`cgo_export_dynamic` in `runtime/cgo/callbacks.go`).
+    fn may_be_go(&self) -> bool {
+        let Some(dynamic) = self.dynamic_section() else {
+            return true;
+        };
+        // SAFETY: the dynamic section of the program, which stays loaded.
+        let names = unsafe { Library::at(self.base, dynamic) };
+        names.is_none_or(|names| names.define(Name::new(c"crosscall2")) != Defined::Nowhere)
+    }
+
+    fn dynamic_section(&self) -> Option<usize> {
+        let segment = self.segments.iter().find(|s| s.p_type == PT_DYNAMIC)?;
+        Some(self.base.wrapping_add(segment.p_vaddr as usize))
+    }
+
     fn go_version(&self) -> Option<&'static str> {
         let mut data = self.loaded(|rights| rights & PF_W != 0);
         data.find_map(|bytes| golang::version(&bytes[..bytes.len().min(RECORD_WITHIN)]))
@@ -135,9 +152,7 @@ impl Program {
     /// Is this among the names of the program's dynamic symbols? A linker lets a name lie in the end of a longer one.
     #[cfg(target_arch = "x86_64")]
     fn imports(&self, name: &[u8]) -> bool {
-        let dynamic = self.segments.iter().find(|s| s.p_type == PT_DYNAMIC);
-        dynamic.is_some_and(|s| {
-            let section = self.base.wrapping_add(s.p_vaddr as usize);
+        self.dynamic_section().is_some_and(|section| {
             // SAFETY: the dynamic section of the program, which stays loaded.
             let names = unsafe { elf::names(self.base, section) };
             names

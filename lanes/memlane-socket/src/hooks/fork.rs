@@ -19,6 +19,7 @@ pub fn before_fork() {
     }
     be_quiet();
     for_live(|conn| {
+        conn.shared().worn.store(1, Ordering::Relaxed);
         conn.shared().procs.fetch_add(1, Ordering::AcqRel);
     });
 }
@@ -96,6 +97,7 @@ pub fn after_fork_child() {
     leave_to_parent();
     for_live(|conn| {
         conn.inherited.store(1, Ordering::Relaxed);
+        conn.worn.store(1, Ordering::Relaxed);
         conn.holds.store(0, Ordering::Relaxed);
         conn.cost.forget();
         conn.naps.reset(); // the thread that naps is the parent's

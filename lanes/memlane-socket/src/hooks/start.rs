@@ -24,12 +24,19 @@ fn appeared() {
 }
 
 /// Gives back whatever a connection without holds still has.
-fn gone(conn: &'static Conn) {
+fn gone(conn: &'static Conn, is_as_made: bool) {
     remember_how_it_paid(conn);
+    if !is_as_made {
+        let_go_of_lane(conn);
+    }
+    stats::close_entry(conn, is_as_made);
+}
+
+#[inline(never)]
+fn let_go_of_lane(conn: &'static Conn) {
     upgrade::abandon(conn);
     lane::detach(conn);
     large::end(conn, conn.tx_size.load(Ordering::Relaxed) as usize);
-    stats::close_entry(conn);
 }
 
 /// Remembers for later connections whether the handshake of this one, which ends here, has paid. Another process that holds it may
@@ -40,7 +47,9 @@ pub(super) fn remember_how_it_paid(conn: &Conn) {
     }
     let accepted = conn.role.load(Ordering::Relaxed) == Role::Accepted;
     let first = process::config().first_step(accepted);
-    payback::ended(conn, first, stats::ring_bytes(conn));
+    if conn.ops() >= first || conn.upgraded() {
+        payback::ended(conn, first, stats::ring_bytes(conn));
+    }
 }
 
 /// Reads the settings, and takes over what the previous program of this process has left. The preload library's

@@ -206,7 +206,6 @@ fn close(entry: Entry, fd: c_int) {
     }
     if process::known(fd) {
         life::before_close(fd);
-        process::forget(fd);
     }
 }
 

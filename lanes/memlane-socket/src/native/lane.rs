@@ -390,7 +390,6 @@ impl Drop for Lane {
         let ours = self.is_ours().is_ok() && !process::is_borrowed();
         if ours && process::known(self.fd) {
             life::before_close(self.fd);
-            process::forget(self.fd);
         }
         if !ours {
             // The hold on the connection belongs to another process.

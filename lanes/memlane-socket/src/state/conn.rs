@@ -142,6 +142,8 @@ impl RxMode {
 }
 
 /// What a parent and its forked children share of a connection. All-zero is a fresh value.
+///
+/// The fields up to [`worn`](SharedState::worn) are all that a connection without a lane uses. They lie in one cache line.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct SharedState {
@@ -149,17 +151,26 @@ pub struct SharedState {
     pub procs: AtomicU32,
     /// 1 = `O_NONBLOCK` is set on the socket, as far as the hooks have seen.
     pub nonblock: AtomicU32,
-    /// Guards everything about receiving.
-    pub rx_lock: Lock,
     /// The receive mode, with two counts: the calls that may sleep in the kernel on this socket while it is `Plain` or
     /// `Cold`, and the threads that sleep on it in poll or select, during which it must not wake up (`Cold` → `Hot`).
     pub rx_gate: Gate<Cpu, RxMode>,
-    /// An error that TCP reported while the ring still had bytes to deliver, or to a send of which some bytes had gone.
-    pub pending_error: AtomicI32,
+    /// The send mode, and the calls that write to TCP while it is `Plain`.
+    pub tx_gate: Gate<Cpu, TxMode>,
     /// Bytes taken while the mode was `Plain`.
     pub rx_count: AtomicU64,
+    /// Bytes written while the mode was `Plain`.
+    pub tx_count: AtomicU64,
+    /// An error that TCP reported while the ring still had bytes to deliver, or to a send of which some bytes had gone.
+    pub pending_error: AtomicI32,
+    /// 1 = TCP's send buffer was full at the last try.
+    pub tx_blocked: AtomicU32,
+    /// 1: the fields below may have been written since this value was fresh. Written by a fork, and when a connection ends;
+    /// read when the next one begins. `pool_lock` orders the two.
+    pub worn: AtomicU32,
     /// Bytes of the current TCP run that readers without the lock are taking.
     pub rx_flight: AtomicU64,
+    /// Guards everything about receiving.
+    pub rx_lock: Lock,
     /// Guarded by `rx_lock`: see `guard::RxGuard`.
     pub rx: UnsafeCell<Rx>,
     /// The stream offset of the next byte to be received. The thread that releases `rx_lock` writes it. Others read it
@@ -167,10 +178,6 @@ pub struct SharedState {
     pub rx_taken: AtomicU64,
     /// Guards everything about sending.
     pub tx_lock: Lock,
-    /// The send mode, and the calls that write to TCP while it is `Plain`.
-    pub tx_gate: Gate<Cpu, TxMode>,
-    /// 1 = TCP's send buffer was full at the last try.
-    pub tx_blocked: AtomicU32,
     /// Ticks that non-blocking sends by name have waited for room since TCP last said `EAGAIN`.
     pub tx_waited: AtomicU64,
     /// A send must wait until the receiver has read up to this stream offset; 0: it need not: see `lane::room`.
@@ -181,8 +188,6 @@ pub struct SharedState {
     pub tx_stalled_by: AtomicU64,
     /// How long a blocking send has napped for room last, in microseconds.
     pub tx_napped_us: AtomicU64,
-    /// Bytes written while the mode was `Plain`.
-    pub tx_count: AtomicU64,
     /// Bytes that calls without the lock are writing to TCP while the mode is `Open`.
     pub tx_flight: AtomicU64,
     /// Bytes sent by TCP because the receiver was parked, since it was last awake. Below 0: as many bytes more may go
@@ -228,12 +233,15 @@ pub enum Stage {
 }
 
 /// The handshake of one connection, guarded by `Conn::hs_lock`.
+#[repr(C)]
 #[derive(Debug)]
 pub struct Handshake {
-    /// How far it has come.
-    pub stage: Stage,
+    /// When the handshake started, in monotonic ns.
+    pub since: u64,
     /// The number of tries to begin so far.
     pub tries: u32,
+    /// How far it has come.
+    pub stage: Stage,
     /// How often this stage has looked in vain for what it waits for.
     pub looks: u32,
     /// The count of operations at which the next step is due.
@@ -252,8 +260,6 @@ pub struct Handshake {
     pub rx_token: u64,
     /// Is the peer's DMB attached? Then `Conn::tx_dmb` is valid.
     pub attached: bool,
-    /// When the handshake started, in monotonic ns.
-    pub since: u64,
     /// The link group over whose life line the peer speaks: its index + 1; 0: it speaks by mail.
     pub line: u32,
     /// The name of the peer's mailbox.
@@ -350,6 +356,9 @@ impl Handshake {
 }
 
 /// One connection of this process.
+///
+/// A connection without a lane uses the fields up to [`hs`](Conn::hs), and the first words of that. They lie in two cache lines,
+/// since most of a short connection's calls find cold caches.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Conn {
@@ -371,6 +380,32 @@ pub struct Conn {
     pub inherited: AtomicU32,
     /// What parent and forked children share.
     pub shared: AtomicPtr<SharedState>,
+    /// The DMB that this side receives from; null until the upgrade.
+    pub rx_dmb: AtomicPtr<Dmb>,
+    /// The number of send calls so far.
+    pub tx_calls: AtomicU64,
+    /// The number of receive calls so far.
+    pub rx_calls: AtomicU64,
+    /// The count of operations at which the handshake takes its next step; `u64::MAX`: never.
+    pub hs_due: AtomicU64,
+    /// The count at which its first step was due when the connection was made.
+    pub hs_first: AtomicU64,
+    /// Flags: see `SEEN_*`.
+    pub seen: AtomicU32,
+    /// The connection's index in the process's pool.
+    pub index: AtomicU32,
+    /// Who waited for it last: the thread that polled it, as far as bells could wake that thread, or the epoll set that it came
+    /// into. While it is in no set, its bell should wake them. Written and read in no order: a wrong answer costs a bell.
+    pub last_waiter: SleeperCell,
+    /// 1: more than the fields above may have been written since this index was fresh. Written when a connection ends, and
+    /// read when the next one begins. `pool_lock` orders the two.
+    pub worn: AtomicU32,
+    /// Guards `hs`.
+    pub hs_lock: Lock,
+    /// The handshake, guarded by `hs_lock`.
+    pub hs: UnsafeCell<Handshake>,
+    /// The connection's epoll registrations.
+    pub regs: Regs,
     /// The DMB that this side sends into; null until the upgrade.
     pub tx_dmb: AtomicPtr<Dmb>,
     /// The first byte of the ring that this side sends into.
@@ -397,26 +432,16 @@ pub struct Conn {
     pub tx_stores: StoreChoice,
     /// The state of `lane::copying` in mode `copy`; null: bytes go straight into the ring. Set before the lane opens.
     pub tx_own: AtomicPtr<u8>,
-    /// The DMB that this side receives from.
-    pub rx_dmb: AtomicPtr<Dmb>,
-    /// First byte of its ring.
+    /// The first byte of the ring that this side receives from.
     pub rx_ring: AtomicPtr<u8>,
     /// The size of that ring, in bytes.
     pub rx_size: AtomicU32,
-    /// The chunk of that DMB.
+    /// The chunk of `rx_dmb`.
     pub rx_chunk: AtomicU32,
     /// The slot of that DMB in its chunk.
     pub rx_slot: AtomicU32,
-    /// The connection's index in the process's pool.
-    pub index: AtomicU32,
-    /// The number of send calls so far.
-    pub tx_calls: AtomicU64,
-    /// The number of receive calls so far.
-    pub rx_calls: AtomicU64,
     /// The addresses of both ends; valid with [`SEEN_TUPLE`].
     pub tuple: UnsafeCell<Tuple>,
-    /// Guards `hs`.
-    pub hs_lock: Lock,
     /// Memory that the user gave for our DMB's ring; null: the ring lies in a chunk. Set before the first step.
     pub given_ring: AtomicPtr<u8>,
     /// The size of that memory, in bytes.
@@ -425,14 +450,6 @@ pub struct Conn {
     pub given_fd: AtomicI32,
     /// The offset of that memory in the file, in bytes.
     pub given_at: AtomicU64,
-    /// The count of operations at which the handshake takes its next step; `u64::MAX`: never.
-    pub hs_due: AtomicU64,
-    /// The count at which its first step was due when the connection was made.
-    pub hs_first: AtomicU64,
-    /// The handshake, guarded by `hs_lock`.
-    pub hs: UnsafeCell<Handshake>,
-    /// The connection's epoll registrations.
-    pub regs: Regs,
     /// The program's own values of the options that the lane sets: see `lane::tune`.
     pub tuned: [AtomicI32; TUNED],
     /// `ticks` at which a sender last made sure that the peer lives; the lowest bit: see `lane::send`.
@@ -442,14 +459,9 @@ pub struct Conn {
     /// The number of its set's last report when a read that found no bytes looked at TCP, which had nothing; 0: none has looked.
     /// Threads that read from the connection write and read it; nothing is ordered by it.
     pub looked_after: AtomicU64,
-    /// Flags: see `SEEN_*`.
-    pub seen: AtomicU32,
     /// `rx_calls` when a thread last looked whether the connection is idle, and the highest bit if it was then (see
     /// `lane::is_idle`).
     pub rx_calls_swept: AtomicU64,
-    /// Who waited for it last: the thread that polled it, as far as bells could wake that thread, or the epoll set that it came
-    /// into. While it is in no set, its bell should wake them. Written and read in no order: a wrong answer costs a bell.
-    pub last_waiter: SleeperCell,
     /// The naps of its reads: see `lane::naps`.
     pub naps: ReadNaps,
     /// The number of wake-ups in a row without a byte by the ring: see `lane::wake_backoff`.
@@ -460,6 +472,8 @@ pub struct Conn {
 
 /// Bit of `Conn::seen`: the program has waited by epoll until it can write.
 pub const SEEN_OUT: u32 = 8192;
+/// Bit of `Conn::seen`: it has been put into an epoll set. Set before its first registration is claimed.
+pub const SEEN_IN_SET: u32 = 16384;
 /// Bit of `Conn::seen`: the addresses are known.
 pub const SEEN_TUPLE: u32 = 1;
 /// Bit of `Conn::seen`: bytes of a TCP run were taken while awake.
@@ -499,6 +513,20 @@ impl Conn {
     pub fn shared(&self) -> &SharedState {
         // SAFETY: set before the Conn is published in the descriptor table; shared states are never unmapped.
         unsafe { &*self.shared.load(Ordering::Relaxed) }
+    }
+
+    /// Has the connection, which nobody uses any more, left all fields fresh but those that each new one resets?
+    pub fn is_as_made(&self) -> bool {
+        // SAFETY: the last hold is gone: nobody else looks at `hs`.
+        let hs = unsafe { &*self.hs.get() };
+        let shared = self.shared();
+        let was_in_set = self.seen.load(Ordering::Relaxed) & SEEN_IN_SET != 0;
+        !self.upgraded()
+            && hs.has_not_begun()
+            && self.inherited.load(Ordering::Relaxed) == 0
+            && shared.rx_gate.is_fresh()
+            && shared.tx_gate.is_fresh()
+            && !(was_in_set && self.regs.has_any())
     }
 
     /// The memory that this side receives from; `None`: the lane has not been opened.

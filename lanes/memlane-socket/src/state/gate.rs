@@ -139,6 +139,12 @@ where
         mode_of(word)
     }
 
+    /// Is the mode the one with the number 0, and nobody counted?
+    #[inline(always)]
+    pub fn is_fresh(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == 0
+    }
+
     /// Resets the counts and the mode to 0. No other thread may know of the connection.
     pub fn reset(&self) {
         self.word.store(0, Ordering::Relaxed);

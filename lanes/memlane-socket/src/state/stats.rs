@@ -7,47 +7,17 @@ use crate::state::typed::Bits as _;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use memlane_core::reason::Reason;
-use memlane_core::stats::{COPIED_RX, COPIED_TX, ConnState, Counter, Header, SIZE_CLASSES};
+use memlane_core::stats::{
+    COPIED_RX, COPIED_TX, ConnEntry, ConnState, Counter, Header, SIZE_CLASSES,
+};
 use memlane_sys::proc;
 use memlane_sys::sock::Tuple;
 
-/// Fills the entry of a new connection.
+/// Fills the entry of a new connection. What is not filled is 0: no connection has had the entry, or [`close_entry`] has left
+/// it so.
 pub fn open_entry(conn: &Conn) {
     let Some(e) = entry(conn) else { return };
     e.seq.fetch_add(1, Relaxed);
-    for word in [
-        &e.local_ip[0],
-        &e.local_ip[1],
-        &e.remote_ip[0],
-        &e.remote_ip[1],
-        &e.inode,
-    ] {
-        word.store(0, Relaxed);
-    }
-    for word in [
-        &e.tx_ring_bytes,
-        &e.tx_tcp_bytes,
-        &e.rx_ring_bytes,
-        &e.rx_tcp_bytes,
-        &e.tx_calls,
-        &e.rx_calls,
-        &e.lane,
-    ] {
-        word.store(0, Relaxed);
-    }
-    for word in [
-        &e.ports,
-        &e.peer_pid,
-        &e.peer_reason,
-        &e.peer_uid,
-        &e.parked,
-        &e.tx_ring_size,
-        &e.rx_ring_size,
-        &e.tx_ring_window,
-        &e.copied,
-    ] {
-        word.store(0, Relaxed);
-    }
     e.fd.store(conn.fd.load(Relaxed).cast_unsigned(), Relaxed);
     e.role.store(conn.role.load(Relaxed).bits(), Relaxed);
     e.since_ns.store(memlane_sys::time::wall_ns(), Relaxed);
@@ -113,18 +83,10 @@ pub fn ring_bytes(conn: &Conn) -> u64 {
     })
 }
 
-/// Frees the entry of a connection that ends, and adds its sums to the process's.
-pub fn close_entry(conn: &Conn) {
+/// Frees the entry of a connection that ends, and adds its sums to the process's. `is_as_made`: its handshake has not begun.
+pub fn close_entry(conn: &Conn, is_as_made: bool) {
     let (Some(e), Some(h)) = (entry(conn), header()) else {
         return;
-    };
-    // No thread counts for this connection any more.
-    let add = |c: Counter, from: &AtomicU64| {
-        let sum = from.load(Relaxed);
-        if sum != 0 {
-            from.store(0, Relaxed);
-            h.counters[c as usize].fetch_add(sum, Relaxed);
-        }
     };
     if e.state.load(Relaxed) == ConnState::Tcp as u32
         && e.reason.load(Relaxed) == Reason::TOO_YOUNG.0
@@ -132,12 +94,54 @@ pub fn close_entry(conn: &Conn) {
         count_reason(conn, Reason::TOO_YOUNG);
     }
     e.state.store(ConnState::Free as u32, Relaxed);
-    add(Counter::TxRingBytes, &e.tx_ring_bytes);
-    add(Counter::TxTcpBytes, &e.tx_tcp_bytes);
-    add(Counter::RxRingBytes, &e.rx_ring_bytes);
-    add(Counter::RxTcpBytes, &e.rx_tcp_bytes);
-    add(Counter::TxCalls, &e.tx_calls);
-    add(Counter::RxCalls, &e.rx_calls);
+    move_sum(h, Counter::TxTcpBytes, &e.tx_tcp_bytes);
+    move_sum(h, Counter::RxTcpBytes, &e.rx_tcp_bytes);
+    if !is_as_made {
+        clear(e, h);
+    }
+}
+
+/// Adds one of a connection's sums, which no thread adds to any more, to the process's.
+fn move_sum(h: &Header, c: Counter, from: &AtomicU64) {
+    let sum = from.load(Relaxed);
+    if sum != 0 {
+        from.store(0, Relaxed);
+        h.counters[c as usize].fetch_add(sum, Relaxed);
+    }
+}
+
+/// Clears what only a handshake or a lane has written into a free entry.
+#[inline(never)]
+fn clear(e: &ConnEntry, h: &Header) {
+    move_sum(h, Counter::TxRingBytes, &e.tx_ring_bytes);
+    move_sum(h, Counter::RxRingBytes, &e.rx_ring_bytes);
+    move_sum(h, Counter::TxCalls, &e.tx_calls);
+    move_sum(h, Counter::RxCalls, &e.rx_calls);
+    e.seq.fetch_add(1, Relaxed);
+    for word in [
+        &e.local_ip[0],
+        &e.local_ip[1],
+        &e.remote_ip[0],
+        &e.remote_ip[1],
+        &e.inode,
+        &e.lane,
+    ] {
+        word.store(0, Relaxed);
+    }
+    for word in [
+        &e.ports,
+        &e.peer_pid,
+        &e.peer_reason,
+        &e.peer_uid,
+        &e.parked,
+        &e.tx_ring_size,
+        &e.rx_ring_size,
+        &e.tx_ring_window,
+        &e.copied,
+    ] {
+        word.store(0, Relaxed);
+    }
+    e.seq.fetch_add(1, Relaxed);
 }
 
 /// Shows the connection's addresses.

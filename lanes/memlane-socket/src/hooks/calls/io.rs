@@ -7,7 +7,7 @@
     clippy::cast_sign_loss
 )]
 
-use super::{control, touch};
+use super::{control, plain, touch};
 use crate::iov::{IOV_MAX, is_nowhere};
 use crate::message::count;
 use crate::protocol::lane;
@@ -118,21 +118,57 @@ fn odd_send(conn: &ConnRef, flags: c_int) -> bool {
 /// `read(2)`.
 #[inline]
 pub fn read(fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
-    match lane_conn(fd) {
+    match conn_of(fd) {
         None => real!(read(fd, buf, len)),
-        Some(conn) => receive(&conn, &one(buf, len), 0, || real!(read(fd, buf, len))),
+        Some(conn) if plain::is_plain(&conn) => read_plain(conn, fd, buf, len),
+        Some(conn) => read_by_lanes(conn, fd, buf, len),
     }
+}
+
+#[inline(never)]
+fn read_plain(conn: ConnRef, fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
+    let n = plain::receive(&conn, 0, || len > 0, || real!(read(fd, buf, len)));
+    n.unwrap_or_else(|| read_by_lanes(conn, fd, buf, len))
+}
+
+#[inline(never)]
+fn read_by_lanes(conn: ConnRef, fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
+    touch(&conn);
+    receive(&conn, &one(buf, len), 0, || real!(read(fd, buf, len)))
 }
 
 /// `recv(2)`.
 #[inline]
 pub fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
-    match lane_conn(fd) {
-        Some(conn) if !odd_recv(&conn, flags) => receive(&conn, &one(buf, len), flags, || {
-            real!(recv(fd, buf, len, flags))
-        }),
-        _ => real!(recv(fd, buf, len, flags)),
+    match conn_of(fd) {
+        None => real!(recv(fd, buf, len, flags)),
+        Some(conn) if plain::is_plain(&conn) && flags & !RECV_FLAGS == 0 => {
+            recv_plain(conn, fd, buf, len, flags)
+        }
+        Some(conn) => recv_by_lanes(conn, fd, buf, len, flags),
     }
+}
+
+#[inline(never)]
+fn recv_plain(conn: ConnRef, fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+    let n = plain::receive(
+        &conn,
+        flags,
+        || len > 0,
+        || real!(recv(fd, buf, len, flags)),
+    );
+    n.unwrap_or_else(|| recv_by_lanes(conn, fd, buf, len, flags))
+}
+
+#[inline(never)]
+fn recv_by_lanes(conn: ConnRef, fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+    touch(&conn);
+    if odd_recv(&conn, flags) {
+        return real!(recv(fd, buf, len, flags));
+    }
+    receive(&conn, &one(buf, len), flags, || {
+        real!(recv(fd, buf, len, flags))
+    })
 }
 
 /// `recvfrom(2)`.
@@ -162,15 +198,37 @@ pub fn recvfrom(
 
 /// `readv(2)`.
 pub fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    match lane_conn(fd) {
+    match conn_of(fd) {
         Some(conn) if ok_list(list, count) => {
-            // SAFETY: the program's array, as it promised its call.
-            let buffers =
-                unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
-            receive(&conn, buffers, 0, || real!(readv(fd, list, count)))
+            if plain::is_plain(&conn) {
+                readv_plain(conn, fd, list, count)
+            } else {
+                readv_by_lanes(conn, fd, list, count)
+            }
         }
         _ => real!(readv(fd, list, count)),
     }
+}
+
+#[inline(never)]
+fn readv_plain(conn: ConnRef, fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    let is_wanted = || buffers_at(list, count).iter().any(|v| v.iov_len > 0);
+    let n = plain::receive(&conn, 0, is_wanted, || real!(readv(fd, list, count)));
+    n.unwrap_or_else(|| readv_by_lanes(conn, fd, list, count))
+}
+
+#[inline(never)]
+fn readv_by_lanes(conn: ConnRef, fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    touch(&conn);
+    let original = || real!(readv(fd, list, count));
+    receive(&conn, buffers_at(list, count), 0, original)
+}
+
+/// A list of the program's that is [well-formed](ok_list).
+#[inline(always)]
+fn buffers_at<'a>(list: *const iovec, count: c_int) -> &'a [iovec] {
+    // SAFETY: the program's array, as it promised its call, for as long as that lasts.
+    unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) }
 }
 
 fn ok_list(list: *const iovec, count: c_int) -> bool {
@@ -267,21 +325,58 @@ pub fn recvmmsg(
 /// `write(2)`.
 #[inline]
 pub fn write(fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
-    match lane_conn(fd) {
+    match conn_of(fd) {
         None => real!(write(fd, buf, len)),
-        Some(conn) => send_lanes(&conn, &one(buf, len), 0, || real!(write(fd, buf, len))),
+        Some(conn) if plain::is_plain(&conn) => write_plain(conn, fd, buf, len),
+        Some(conn) => write_by_lanes(conn, fd, buf, len),
     }
+}
+
+#[inline(never)]
+fn write_plain(conn: ConnRef, fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
+    let n = plain::send(&conn, || real!(write(fd, buf, len)));
+    n.unwrap_or_else(|| write_by_lanes(conn, fd, buf, len))
+}
+
+#[inline(never)]
+fn write_by_lanes(conn: ConnRef, fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
+    touch(&conn);
+    send_lanes(&conn, &one(buf, len), 0, || real!(write(fd, buf, len)))
 }
 
 /// `send(2)`.
 #[inline]
 pub fn send(fd: c_int, buf: *const c_void, len: usize, flags: c_int) -> ssize_t {
-    match lane_conn(fd) {
-        Some(conn) if !odd_send(&conn, flags) => send_lanes(&conn, &one(buf, len), flags, || {
-            real!(send(fd, buf, len, flags))
-        }),
-        _ => real!(send(fd, buf, len, flags)),
+    match conn_of(fd) {
+        None => real!(send(fd, buf, len, flags)),
+        Some(conn) if plain::is_plain(&conn) && flags & !SEND_FLAGS == 0 => {
+            send_plain(conn, fd, buf, len, flags)
+        }
+        Some(conn) => send_by_lanes(conn, fd, buf, len, flags),
     }
+}
+
+#[inline(never)]
+fn send_plain(conn: ConnRef, fd: c_int, buf: *const c_void, len: usize, flags: c_int) -> ssize_t {
+    let n = plain::send(&conn, || real!(send(fd, buf, len, flags)));
+    n.unwrap_or_else(|| send_by_lanes(conn, fd, buf, len, flags))
+}
+
+#[inline(never)]
+fn send_by_lanes(
+    conn: ConnRef,
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+) -> ssize_t {
+    touch(&conn);
+    if odd_send(&conn, flags) {
+        return real!(send(fd, buf, len, flags));
+    }
+    send_lanes(&conn, &one(buf, len), flags, || {
+        real!(send(fd, buf, len, flags))
+    })
 }
 
 /// `sendto(2)`.
@@ -304,15 +399,29 @@ pub fn sendto(
 
 /// `writev(2)`.
 pub fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    match lane_conn(fd) {
+    match conn_of(fd) {
         Some(conn) if ok_list(list, count) => {
-            // SAFETY: the program's array, as it promised its call.
-            let buffers =
-                unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
-            send_lanes(&conn, buffers, 0, || real!(writev(fd, list, count)))
+            if plain::is_plain(&conn) {
+                writev_plain(conn, fd, list, count)
+            } else {
+                writev_by_lanes(conn, fd, list, count)
+            }
         }
         _ => real!(writev(fd, list, count)),
     }
+}
+
+#[inline(never)]
+fn writev_plain(conn: ConnRef, fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    let n = plain::send(&conn, || real!(writev(fd, list, count)));
+    n.unwrap_or_else(|| writev_by_lanes(conn, fd, list, count))
+}
+
+#[inline(never)]
+fn writev_by_lanes(conn: ConnRef, fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    touch(&conn);
+    let original = || real!(writev(fd, list, count));
+    send_lanes(&conn, buffers_at(list, count), 0, original)
 }
 
 /// `sendmsg(2)`, also for descriptors that are passed on by AF_UNIX sockets.

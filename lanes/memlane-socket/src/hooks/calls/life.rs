@@ -18,15 +18,15 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
         && kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    process::forget(fd);
-    if tcp && process::enabled() {
-        let keep = errno();
-        if let Some(conn) = process::open_conn(fd, Role::Connected, kind & libc::SOCK_NONBLOCK != 0)
-        {
-            crate::state::stats::open_entry(&conn);
-        }
-        set_errno(keep);
+    if !tcp || !process::enabled() {
+        process::forget(fd);
+        return fd;
     }
+    let keep = errno();
+    if let Some(conn) = process::open_conn(fd, Role::Connected, kind & libc::SOCK_NONBLOCK != 0) {
+        crate::state::stats::open_entry(&conn);
+    }
+    set_errno(keep);
     fd
 }
 
@@ -40,7 +40,6 @@ pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     };
     if i32::from(family) == libc::AF_UNSPEC && process::known(fd) && !process::is_borrowed() {
         before_close(fd); // this disconnects: the stream ends here
-        process::forget(fd);
     }
     let r = real!(connect(fd, to, len));
     let begun = r == 0 || errno() == libc::EINPROGRESS || errno() == libc::EINTR;
@@ -97,9 +96,8 @@ fn accepted(listener: c_int, new: c_int, nonblock: bool) {
     if new < 0 {
         return;
     }
-    process::forget(new);
     if !process::enabled() {
-        return;
+        return process::forget(new);
     }
     let keep = errno();
     if accepts_tcp(listener, new) {
@@ -112,6 +110,8 @@ fn accepted(listener: c_int, new: c_int, nonblock: bool) {
         } else if process::beyond(new) {
             crate::state::stats::out_of_range(Role::Accepted);
         }
+    } else {
+        process::forget(new);
     }
     set_errno(keep);
 }
@@ -157,14 +157,13 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     real!(shutdown(fd, how))
 }
 
-/// Prepares for a close of `fd`, or for a call that replaces it by another descriptor.
+/// Prepares for a close of `fd`, or for a call that replaces it by another descriptor: `fd` refers to nothing from now on.
 pub fn before_close(fd: c_int) {
-    if let Some(conn) = conn_of(fd)
-        && process::is_last(&conn)
-        && (conn.upgraded() || crate::state::trace::on())
-    {
-        ends(&conn);
-    }
+    process::forget_closing(fd, |conn| {
+        if conn.upgraded() || crate::state::trace::on() {
+            ends(conn);
+        }
+    });
 }
 
 /// Ends a connection's lane, and tells a tracer, before the last descriptor of this process is closed.
@@ -188,7 +187,6 @@ pub fn close(fd: c_int) -> c_int {
     }
     if process::known(fd) && !process::is_borrowed() {
         before_close(fd);
-        process::forget(fd);
     }
     process::will_close(fd);
     real!(close(fd))
@@ -241,7 +239,6 @@ fn forget_range(first: u32, last: u32) {
         let fd = i32::try_from(fd).unwrap_or(i32::MAX);
         if process::known(fd) {
             before_close(fd);
-            process::forget(fd);
         }
     }
 }
@@ -289,7 +286,6 @@ fn replace(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         && memlane_sys::fd::status_flags(old).is_ok()
     {
         before_close(new);
-        process::forget(new);
     }
     let r = call();
     if old != new && r == new {
@@ -328,6 +324,7 @@ pub fn duplicated(old: c_int, new: c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::conn::TxMode;
     use crate::state::process::FDS;
     use crate::state::thread::Thread;
     use core::sync::atomic::AtomicPtr;
@@ -411,6 +408,104 @@ mod tests {
         assert_eq!((given(), barred()), ((1, 1), Reason::NONE));
         duplicated(server.as_raw_fd(), copied_high(&server).into_raw_fd());
         assert_eq!((given(), barred()), ((1, 2), Reason::FD_RANGE));
+    }
+
+    /// One exchange over a connection that this library makes, connects and closes. Returns its place in the pool.
+    fn exchange(listener: &TcpListener, between: impl FnOnce(c_int)) -> &'static Conn {
+        let fd = socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+        let to = libc::sockaddr_in {
+            sin_family: 2,
+            sin_port: listener.local_addr().expect("bound").port().to_be(),
+            sin_addr: libc::in_addr {
+                s_addr: u32::from_ne_bytes([127, 0, 0, 1]),
+            },
+            sin_zero: [0; 8],
+        };
+        let len = socklen_t::try_from(size_of_val(&to)).expect("small");
+        assert_eq!(connect(fd, core::ptr::from_ref(&to).cast(), len), 0);
+        let conn = conn_of(fd).expect("tracked").conn();
+        let (mut server, _) = listener.accept().expect("a connection");
+        let mut bytes = [0; 5];
+        assert_eq!(
+            super::super::io::send(fd, b"there".as_ptr().cast(), 5, 0),
+            5
+        );
+        server.read_exact(&mut bytes).expect("sent");
+        server.write_all(b"again").expect("sent");
+        let at = bytes.as_mut_ptr().cast();
+        assert_eq!(super::super::io::recv(fd, at, 5, 0), 5);
+        between(fd);
+        assert_eq!(close(fd), 0);
+        conn
+    }
+
+    /// Are the fields fresh that a new connection does not reset after one that was as it was made?
+    fn is_fresh(conn: &Conn) -> bool {
+        let shared = conn.shared();
+        let zero = |words: &[&core::sync::atomic::AtomicU64]| {
+            words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+        };
+        // SAFETY: the connection is closed: nobody else reads it.
+        let has_begun = unsafe { !(*conn.hs.get()).has_not_begun() };
+        !has_begun
+            && conn.tx_dmb.load(Ordering::Relaxed).is_null()
+            && conn.rx_dmb.load(Ordering::Relaxed).is_null()
+            && conn.worn.load(Ordering::Relaxed) == 0
+            && shared.worn.load(Ordering::Relaxed) == 0
+            && shared.rx_gate.is_fresh()
+            && shared.tx_gate.is_fresh()
+            && shared.tx_to_parked.load(Ordering::Relaxed) == 0
+            && !conn.regs.has_any()
+            && zero(&[
+                &conn.tx_ready_since,
+                &conn.tx_ready_rx_calls,
+                &conn.looked_after,
+                &shared.rx_taken,
+                &shared.rx_flight,
+                &shared.tx_sent,
+                &shared.tx_flight,
+                &shared.tx_full,
+                &shared.tx_waited,
+            ])
+    }
+
+    #[test]
+    fn a_place_is_reset_whole_only_after_a_connection_that_has_used_more_than_tcp() {
+        let _turn = as_the_preload_library_starts();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let epoll = || {
+            let set = real!(epoll_create1(0));
+            process::open_ep(set);
+            set
+        };
+        let set = epoll();
+        let short = exchange(&listener, |_| {});
+        assert!(is_fresh(short), "{short:?}");
+        let watched = exchange(&listener, |fd| {
+            let mut event = libc::epoll_event { events: 1, u64: 7 };
+            let added =
+                crate::hooks::wait::epoll::ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event);
+            assert_eq!(added, 0);
+            assert!(conn_of(fd).expect("tracked").regs.has_any());
+        });
+        assert!(
+            core::ptr::eq(short, watched) && is_fresh(watched),
+            "{watched:?}"
+        );
+        let ended = exchange(&listener, |fd| {
+            let conn = conn_of(fd).expect("tracked");
+            conn.shared().tx_gate.set(TxMode::Ended); // as if it had had a lane
+            conn.shared().tx_flight.store(9, Ordering::Relaxed);
+        });
+        assert!(core::ptr::eq(short, ended) && !is_fresh(ended));
+        let next = exchange(&listener, |fd| {
+            assert!(
+                is_fresh(&conn_of(fd).expect("tracked")),
+                "reset before it is used"
+            );
+        });
+        assert!(core::ptr::eq(short, next) && is_fresh(next));
+        assert_eq!(close(set), 0);
     }
 
     #[test]

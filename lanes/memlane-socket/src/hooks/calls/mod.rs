@@ -7,6 +7,7 @@ pub mod io;
 pub mod life;
 pub mod opts;
 pub mod pass;
+mod plain;
 pub mod signals;
 
 use crate::state::conn::Conn;

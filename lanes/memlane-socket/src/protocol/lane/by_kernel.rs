@@ -48,21 +48,39 @@ pub(super) fn from_kernel(
         crate::state::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
     }
     let left = shared.rx_gate.leave();
-    let is_open = m == RxMode::Cold || left != RxMode::Plain && has_opened(conn);
-    if n == 0 && is_open && buffers_wanted {
-        return Some(stream_end(conn));
-    }
-    if n > 0 && is_open {
-        if m == RxMode::Cold {
+    if m == RxMode::Cold {
+        if n > 0 {
             spin::slept(ticks().wrapping_sub(start));
         }
-        if wake_backoff::waking(conn, n.cast_unsigned()) {
-            wake(conn);
-        }
-    } else if !is_open {
-        process::hurry(conn, shared.rx_count.load(Ordering::Relaxed));
+        return Some(after_cold(conn, n, buffers_wanted));
     }
+    if left != RxMode::Plain {
+        return Some(after_plain(conn, n, buffers_wanted));
+    }
+    process::hurry(conn, shared.rx_count.load(Ordering::Relaxed));
     Some(n)
+}
+
+/// What follows a call on a parked connection, which has returned `n`. Returns what the program is told.
+#[inline]
+fn after_cold(conn: &ConnRef, n: ssize_t, is_wanted: bool) -> ssize_t {
+    if n == 0 && is_wanted {
+        return stream_end(conn);
+    }
+    if n > 0 && wake_backoff::waking(conn, n.cast_unsigned()) {
+        wake(conn);
+    }
+    n
+}
+
+/// What follows a call on plain TCP at whose end the mode was another. Returns what the program is told.
+#[cold]
+pub(super) fn after_plain(conn: &ConnRef, n: ssize_t, is_wanted: bool) -> ssize_t {
+    if has_opened(conn) {
+        return after_cold(conn, n, is_wanted);
+    }
+    process::hurry(conn, conn.shared().rx_count.load(Ordering::Relaxed));
+    n
 }
 
 /// Has the lane opened while this thread was inside a call? An opening that is under way ends first.

@@ -1,6 +1,6 @@
 //! Receiving: from the ring, from TCP, or from both, in the order of the stream.
 
-use super::by_kernel::{from_kernel, stream_end};
+use super::by_kernel::{after_plain, from_kernel, stream_end};
 use super::{Parked, misbehaved, naps, park, silence, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
@@ -58,17 +58,32 @@ pub fn receive(
     } else {
         receive_some(conn, buffers, flags, None, original)
     };
+    received(conn, n);
+    if n <= 0 && trace::on() {
+        let keep = errno();
+        trace::received_end(conn, buffers, n);
+        set_errno(keep);
+    }
+    n
+}
+
+/// What follows a call on the connection, which has returned `n`.
+#[inline(always)]
+fn received(conn: &Conn, n: ssize_t) {
     if conn.seen.load(Ordering::Relaxed) & SEEN_RUN != 0 {
         conn.seen.fetch_and(!SEEN_RUN, Ordering::Relaxed);
         crate::state::sets::look_again(&conn.regs);
     }
     crate::state::stats::show_rx(conn, n);
     spin::received(n);
-    if n <= 0 && trace::on() {
-        let keep = errno();
-        trace::received_end(conn, buffers, n);
-        set_errno(keep);
-    }
+}
+
+/// What follows a call on plain TCP during which the lane may have opened. The call has returned `n`, and its bytes are counted.
+/// Returns what the program is told.
+#[cold]
+pub fn opened_meanwhile(conn: &ConnRef, n: ssize_t, is_wanted: bool) -> ssize_t {
+    let n = after_plain(conn, n, is_wanted);
+    received(conn, n);
     n
 }
 

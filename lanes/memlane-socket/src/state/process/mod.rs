@@ -34,7 +34,7 @@ pub use page::{count, entry, header, show};
 pub use room::make_room;
 
 use crate::config::{self, Config, Upgrade};
-use crate::state::conn::{Conn, Handshake, Role, SharedState};
+use crate::state::conn::{Conn, Handshake, Role, SEEN_IN_SET, SharedState};
 use crate::state::sets::{self, Ep, Sleeper};
 use crate::state::thread::{Lock, SleepLock};
 use crate::state::typed::{Typed, bits_enum};
@@ -115,6 +115,8 @@ pub struct Process {
     by_name: AtomicBool,
     pub(crate) pool_lock: SleepLock,
     fds: AtomicPtr<AtomicUsize>,
+    /// The length of `fds`; 0: there is no table yet. Stored once, with release, after `fds`.
+    fds_len: AtomicU32,
     conns: AtomicPtr<Conn>,
     shared_states: AtomicPtr<SharedState>,
     eps: AtomicPtr<Ep>,
@@ -152,6 +154,7 @@ pub static PROCESS: Process = Process {
     by_name: AtomicBool::new(false),
     pool_lock: SleepLock::new(),
     fds: AtomicPtr::new(core::ptr::null_mut()),
+    fds_len: AtomicU32::new(0),
     conns: AtomicPtr::new(core::ptr::null_mut()),
     shared_states: AtomicPtr::new(core::ptr::null_mut()),
     eps: AtomicPtr::new(core::ptr::null_mut()),
@@ -178,8 +181,9 @@ pub struct Above {
     pub is_wanted: fn() -> bool,
     /// Called when the process has made its stats page.
     pub appeared: fn(),
-    /// Called when the last descriptor and the last hold of a connection are gone.
-    pub gone: fn(&'static Conn),
+    /// Called when the last descriptor and the last hold of a connection are gone; with `true` if it
+    /// [is as it was made](Conn::is_as_made).
+    pub gone: fn(&'static Conn, bool),
 }
 
 /// Null, or what [`begin`] got. Written once, before `stage` is `Yes`.
@@ -285,32 +289,39 @@ fn learn_boot_id() {
 
 #[inline(always)]
 fn slot(n: i32) -> Option<&'static AtomicUsize> {
-    let base = PROCESS.fds.load(Ordering::Relaxed);
-    let n = usize::try_from(n).ok()?;
-    if base.is_null() || n >= FDS {
+    let n = n.cast_unsigned(); // a negative number is beyond any table
+    if n >= PROCESS.fds_len.load(Ordering::Acquire) {
         return None;
     }
+    let base = PROCESS.fds.load(Ordering::Relaxed);
     // SAFETY: inside the table, which is never unmapped.
-    Some(unsafe { &*base.add(n) })
+    Some(unsafe { &*base.add(n as usize) })
 }
 
 /// The connection that descriptor `n` refers to, held.
 #[inline(always)]
 pub fn conn_of(n: i32) -> Option<ConnRef> {
     let entry = slot(n)?;
-    loop {
-        let value = entry.load(Ordering::Acquire);
-        if matches!(value, 0 | TCP_LISTENER | URING) || value & TAG_EP != 0 {
-            return None;
-        }
-        // SAFETY: untagged entries are addresses in the pool, which is never unmapped.
-        let conn = unsafe { &*(value as *const Conn) };
-        conn.holds.fetch_add(1, Ordering::AcqRel);
-        let held = ConnRef::counted(conn);
-        if entry.load(Ordering::Acquire) == value {
-            return Some(held);
-        }
+    let value = entry.load(Ordering::Acquire);
+    if matches!(value, 0 | TCP_LISTENER | URING) || value & TAG_EP != 0 {
+        return None;
     }
+    // SAFETY: untagged entries are addresses in the pool, which is never unmapped.
+    let conn = unsafe { &*(value as *const Conn) };
+    conn.holds.fetch_add(1, Ordering::AcqRel);
+    let held = ConnRef::counted(conn);
+    if entry.load(Ordering::Acquire) == value {
+        return Some(held);
+    }
+    conn_of_changed(n, held)
+}
+
+/// The connection that descriptor `n` refers to, which referred to another one a moment ago.
+#[cold]
+#[inline(never)]
+fn conn_of_changed(n: i32, other: ConnRef) -> Option<ConnRef> {
+    drop(other);
+    conn_of(n)
 }
 
 /// The epoll set that descriptor `n` refers to.
@@ -353,7 +364,9 @@ pub fn fd_high() -> i64 {
 
 fn put(n: i32, value: usize) -> bool {
     let Some(entry) = slot(n) else { return false };
-    FD_HIGH.fetch_max(n + 1, Ordering::Relaxed);
+    if n >= FD_HIGH.load(Ordering::Relaxed) {
+        FD_HIGH.fetch_max(n + 1, Ordering::Relaxed);
+    }
     entry.store(value, Ordering::Release);
     true
 }
@@ -473,6 +486,26 @@ pub fn forget(n: i32) {
     }
 }
 
+/// Makes descriptor `n` refer to nothing, before it is closed. Calls `ends` first if it is the last one that refers to its
+/// connection.
+pub fn forget_closing(n: i32, ends: impl FnOnce(&Conn)) {
+    if let Some(held) = conn_of(n) {
+        if is_last(&held) {
+            ends(&held);
+        }
+        let ours = core::ptr::from_ref(held.conn()) as usize;
+        let was_ours = slot(n).is_some_and(|entry| {
+            entry
+                .compare_exchange(ours, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        });
+        if was_ours {
+            return drop_descriptor(&held, n);
+        }
+    }
+    forget(n);
+}
+
 fn forget_what_is_at(entry: &AtomicUsize, n: i32) {
     let value = entry.swap(0, Ordering::AcqRel);
     if matches!(value, 0 | TCP_LISTENER) {
@@ -494,17 +527,35 @@ fn forget_what_is_at(entry: &AtomicUsize, n: i32) {
     // SAFETY: untagged entries are addresses in the pool, which is never unmapped.
     let conn = unsafe { &*(value as *const Conn) };
     conn.holds.fetch_add(1, Ordering::AcqRel);
-    let held = ConnRef::counted(conn);
-    sets::drop_fd(&held.regs, n, is_last(&held));
+    drop_descriptor(&ConnRef::counted(conn), n);
+}
+
+/// Descriptor `n`, which is in the table no more, does not refer to the connection from now on.
+#[inline(always)]
+fn drop_descriptor(held: &ConnRef, n: i32) {
+    if held.seen.load(Ordering::Relaxed) & SEEN_IN_SET != 0 {
+        drop_from_sets(held, n);
+    }
     if held.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
         held.closing.store(1, Ordering::Release);
     } else if held.fd.load(Ordering::Relaxed) == n {
-        each_conn(0, FDS as i32, |m, c| {
-            if core::ptr::eq(c, held.conn()) {
-                c.fd.store(m, Ordering::Relaxed);
-            }
-        });
+        go_by_another(held);
     }
+}
+
+#[inline(never)]
+fn drop_from_sets(held: &ConnRef, n: i32) {
+    sets::drop_fd(&held.regs, n, is_last(held));
+}
+
+/// The connection is known by one of its other descriptors from now on.
+#[cold]
+fn go_by_another(held: &ConnRef) {
+    each_conn(0, FDS as i32, |m, c| {
+        if core::ptr::eq(c, held.conn()) {
+            c.fd.store(m, Ordering::Relaxed);
+        }
+    });
 }
 
 /// A descriptor that refers to this set.
@@ -623,22 +674,31 @@ pub fn is_by_name() -> bool {
 }
 
 fn reset_shared(shared: &SharedState) {
+    if shared.worn.load(Ordering::Relaxed) != 0 {
+        reset_worn_shared(shared);
+    }
     shared.procs.store(1, Ordering::Relaxed);
     shared.nonblock.store(0, Ordering::Relaxed);
-    shared.rx_lock.reset();
-    shared.tx_lock.reset();
     shared.rx_gate.reset();
     shared.tx_gate.reset();
+    shared.rx_count.store(0, Ordering::Relaxed);
+    shared.tx_count.store(0, Ordering::Relaxed);
     shared.pending_error.store(0, Ordering::Relaxed);
     shared.tx_blocked.store(0, Ordering::Relaxed);
-    shared.tx_waited.store(0, Ordering::Relaxed);
+}
+
+/// Resets what only a connection with a lane uses, or one that two processes have held.
+#[inline(never)]
+fn reset_worn_shared(shared: &SharedState) {
+    shared.worn.store(0, Ordering::Relaxed);
+    shared.rx_lock.reset();
+    shared.tx_lock.reset();
     shared.tx_to_parked.store(0, Ordering::Relaxed);
     for word in [
-        &shared.rx_count,
         &shared.rx_taken,
-        &shared.tx_sent,
         &shared.rx_flight,
-        &shared.tx_count,
+        &shared.tx_sent,
+        &shared.tx_waited,
         &shared.tx_flight,
         &shared.tx_full,
         &shared.tx_stalled_at,
@@ -652,40 +712,45 @@ fn reset_shared(shared: &SharedState) {
 }
 
 fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
-    let uses = conn.generation.fetch_add(1, Ordering::AcqRel);
+    let is_first = conn.generation.fetch_add(1, Ordering::AcqRel) == 0;
+    if is_first || conn.worn.load(Ordering::Relaxed) != 0 {
+        reset_worn_conn(conn, index);
+    }
     conn.closing.store(0, Ordering::Relaxed);
     conn.barred
         .store(PROCESS.frozen.load(Ordering::Relaxed), Ordering::Relaxed);
-    conn.inherited.store(0, Ordering::Relaxed);
     conn.shared
         .store(core::ptr::from_ref(shared).cast_mut(), Ordering::Relaxed);
+    conn.tx_calls.store(0, Ordering::Relaxed);
+    conn.rx_calls.store(0, Ordering::Relaxed);
+    conn.seen.store(0, Ordering::Relaxed);
+    conn.last_waiter.set(Sleeper::NOBODY);
+}
+
+/// Resets what no connection uses whose handshake has not begun.
+#[inline(never)]
+fn reset_worn_conn(conn: &Conn, index: u32) {
+    conn.worn.store(0, Ordering::Relaxed);
+    conn.inherited.store(0, Ordering::Relaxed);
+    conn.index.store(index, Ordering::Relaxed);
     for p in [&conn.tx_dmb, &conn.rx_dmb] {
         p.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
     conn.given_ring
         .store(core::ptr::null_mut(), Ordering::Relaxed);
     conn.given_size.store(0, Ordering::Relaxed);
-    conn.index.store(index, Ordering::Relaxed);
-    conn.tx_calls.store(0, Ordering::Relaxed);
-    conn.rx_calls.store(0, Ordering::Relaxed);
     conn.tx_bell.store(0, Ordering::Relaxed);
     conn.tx_ready_since.store(0, Ordering::Relaxed);
     conn.tx_ready_rx_calls.store(0, Ordering::Relaxed);
     conn.tx_stores.reset();
     conn.tx_writes.reset();
     conn.hs_lock.reset();
-    conn.seen.store(0, Ordering::Relaxed);
     conn.wakes_in_vain.store(0, Ordering::Relaxed);
     conn.looked_after.store(0, Ordering::Relaxed);
     conn.stays_parked.store(0, Ordering::Relaxed);
     conn.naps.reset();
-    conn.last_waiter.set(Sleeper::NOBODY);
     // SAFETY: the connection is not published yet: no other thread reads it.
-    let handshake = unsafe { &mut *conn.hs.get() };
-    // Most connections of a program whose connections are short leave it as it was.
-    if uses == 0 || !handshake.has_not_begun() {
-        *handshake = Handshake::NEW;
-    }
+    unsafe { *conn.hs.get() = Handshake::NEW };
     conn.regs.reset(index);
 }
 
@@ -698,19 +763,30 @@ pub fn reap(conn: &'static Conn) {
     {
         return;
     }
+    let is_as_made = !is_by_name() && conn.is_as_made();
     if let Some(above) = above() {
-        (above.gone)(conn);
+        (above.gone)(conn, is_as_made);
     }
+    let shared = conn.shared();
+    if !is_as_made {
+        wear_out(conn, shared);
+    }
+    let _held = PROCESS.pool_lock.lock();
+    shared.procs.fetch_sub(1, Ordering::AcqRel);
+    give_back(conn.index.load(Ordering::Relaxed));
+}
+
+/// Gives back what a connection has taken that has used more than each new one resets.
+#[inline(never)]
+fn wear_out(conn: &Conn, shared: &SharedState) {
     unhide(conn.naps.take_back());
     conn.regs.give_back();
     // No hold is left: from here on the connection has no memory.
     for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
         dmb.store(core::ptr::null_mut(), Ordering::Release);
     }
-    let shared = conn.shared();
-    let _held = PROCESS.pool_lock.lock();
-    shared.procs.fetch_sub(1, Ordering::AcqRel);
-    give_back(conn.index.load(Ordering::Relaxed));
+    conn.worn.store(1, Ordering::Relaxed);
+    shared.worn.store(1, Ordering::Relaxed);
 }
 
 /// Makes descriptor `n` refer to a new epoll set.

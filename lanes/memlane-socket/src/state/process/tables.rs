@@ -51,6 +51,8 @@ pub(super) fn make() -> memlane_sys::Result<()> {
     set(&PROCESS.conn_free, at(0));
     set(&PROCESS.eps, at(FREE_LEN));
     set(&PROCESS.fds, at(FREE_LEN + EPS_LEN));
+    #[allow(clippy::cast_possible_truncation)] // 2^20
+    PROCESS.fds_len.store(FDS as u32, Ordering::Release);
     set(&PROCESS.conns, at(FREE_LEN + EPS_LEN + FDS_LEN));
     PROCESS.shared_states.store(shared, Ordering::Relaxed);
     Ok(())

@@ -149,6 +149,7 @@ pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_
         return done;
     }
     let follows = events & NOT_OURS == 0 && ep.nested.load(Ordering::Relaxed) != UNFOLLOWED;
+    conn.seen.fetch_or(SEEN_IN_SET, Ordering::Relaxed);
     let Some(reg) = follows.then(|| conn.regs.claim(ep)).flatten() else {
         drop(held);
         return add_unseen(ep, conn, fd, event);
@@ -170,10 +171,18 @@ pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_
     }
     ep.regs.fetch_add(1, Ordering::Relaxed);
     conn.last_waiter.set(Sleeper::on_set(ep));
-    push_ready(ep, reg);
+    look_at_ring(ep, conn, reg);
     drop(held);
     join(ep, conn, reg);
     0
+}
+
+/// Makes the next wait look whether the ring has something to report for a new registration, or a changed one. Of a connection
+/// without a lane, only the kernel can have news: the wait stays a quiet one. The caller holds the set's lock.
+fn look_at_ring(ep: &Ep, conn: &Conn, reg: &Reg) {
+    if conn.upgraded() {
+        push_ready(ep, reg);
+    }
 }
 
 /// Adds a registration that the readiness of rings cannot follow.
@@ -310,7 +319,7 @@ pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epo
             return -1;
         }
         mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
-        push_ready(ep, reg);
+        look_at_ring(ep, conn, reg);
         drop(held);
         join(ep, conn, reg);
         return 0;

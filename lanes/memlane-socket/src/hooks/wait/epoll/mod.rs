@@ -42,7 +42,7 @@ use crate::protocol::board;
 use crate::protocol::lane::room::{self, Naps};
 use crate::protocol::lane::{self, Parked, trim};
 use crate::real;
-use crate::state::conn::{Conn, RxMode, SEEN_OUT};
+use crate::state::conn::{Conn, RxMode, SEEN_IN_SET, SEEN_OUT};
 use crate::state::process::{self, ConnRef, PROCESS};
 use crate::state::sets::*;
 use crate::state::spin::{self, Spun};

@@ -1,0 +1,73 @@
+//! Calls on a connection whose lane is not open, by the program's own call.
+//!
+//! Most calls of a short connection find cold caches: what they cost is the number of lines that their code has. So these calls
+//! have code of their own, without branches for lanes ([0045](../../../../../docs/decisions/0045-calls-on-cold-caches.md)).
+
+use crate::protocol::lane;
+use crate::protocol::upgrade;
+use crate::state::conn::{RxMode, TxMode};
+use crate::state::process::{self, ConnRef};
+use crate::state::{spin, stats, trace};
+use core::sync::atomic::Ordering;
+use libc::ssize_t;
+
+/// Has the connection no lane, and does it belong to this process alone? With a tracer, calls take the general way.
+#[inline(always)]
+pub(super) fn is_plain(conn: &ConnRef) -> bool {
+    !conn.upgraded() && conn.inherited.load(Ordering::Relaxed) == 0 && !trace::on()
+}
+
+/// Receives, and takes the step of the handshake that is due afterwards. `is_wanted`: the program asks for at least one byte.
+/// `None`: nothing was done, because the lane is about to open, or the connection stays on TCP for good.
+#[inline(always)]
+pub(super) fn receive(
+    conn: &ConnRef,
+    flags: i32,
+    is_wanted: impl FnOnce() -> bool,
+    original: impl FnOnce() -> ssize_t,
+) -> Option<ssize_t> {
+    let shared = conn.shared();
+    if shared.rx_gate.enter() != RxMode::Plain {
+        shared.rx_gate.leave();
+        return None;
+    }
+    conn.rx_calls.fetch_add(1, Ordering::Relaxed);
+    let n = original();
+    let mut count = 0;
+    if n > 0 && flags & libc::MSG_PEEK == 0 {
+        let bytes = n.cast_unsigned() as u64;
+        count = bytes + shared.rx_count.fetch_add(bytes, Ordering::AcqRel);
+        stats::add_rx_tcp(conn, bytes);
+    }
+    if shared.rx_gate.leave() != RxMode::Plain {
+        let n = lane::recv::opened_meanwhile(conn, n, is_wanted());
+        upgrade::after_call(conn, n);
+        return Some(n);
+    }
+    process::hurry(conn, count);
+    spin::received(n);
+    upgrade::after_call(conn, n);
+    Some(n)
+}
+
+/// Sends, and takes the step of the handshake that is due afterwards. `None`: as [`receive`] says.
+#[inline(always)]
+pub(super) fn send(conn: &ConnRef, original: impl FnOnce() -> ssize_t) -> Option<ssize_t> {
+    let shared = conn.shared();
+    if shared.tx_gate.enter() != TxMode::Plain {
+        shared.tx_gate.leave();
+        return None;
+    }
+    conn.tx_calls.fetch_add(1, Ordering::Relaxed);
+    let n = original();
+    if n > 0 {
+        let bytes = n.cast_unsigned() as u64;
+        let count = bytes + shared.tx_count.fetch_add(bytes, Ordering::AcqRel);
+        stats::add_tx_tcp(conn, bytes);
+        process::hurry(conn, count);
+    }
+    shared.tx_gate.leave();
+    stats::show_tx(conn, n);
+    upgrade::after_call(conn, n);
+    Some(n)
+}
