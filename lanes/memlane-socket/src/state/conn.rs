@@ -31,7 +31,7 @@ use crate::state::foreign::Cost;
 use crate::state::gate::{Gate, Mode};
 use crate::state::read_naps::ReadNaps;
 use crate::state::readers::Reader;
-use crate::state::sets::{Regs, SleeperCell};
+use crate::state::sets::{Reg, Regs, SleeperCell};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
 use core::cell::UnsafeCell;
@@ -526,7 +526,13 @@ impl Conn {
             && self.inherited.load(Ordering::Relaxed) == 0
             && shared.rx_gate.is_fresh()
             && shared.tx_gate.is_fresh()
-            && !(was_in_set && self.regs.has_any())
+            && !(was_in_set && self.has_registrations())
+    }
+
+    /// Is it in an epoll set, or has it registrations from the pool?
+    pub fn has_registrations(&self) -> bool {
+        let is_used = |reg: &Reg| !reg.ep.load(Ordering::Relaxed).is_null();
+        self.regs.own().iter().any(is_used) || self.regs.has_more()
     }
 
     /// The memory that this side receives from; `None`: the lane has not been opened.

@@ -15,8 +15,8 @@ use crate::protocol::upgrade;
 use crate::real;
 use crate::real::set_errno;
 use crate::state::conn::{RxMode, TxMode};
-use crate::state::process::ConnRef;
 use crate::state::process::{self, conn_of};
+use crate::state::process::{ConnRef, Found};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
@@ -74,7 +74,12 @@ fn one(buf: *const c_void, len: usize) -> [iovec; 1] {
 /// The connection, if the call may concern a memory lane.
 #[inline(always)]
 fn lane_conn(fd: c_int) -> Option<ConnRef> {
-    let conn = conn_of(fd)?;
+    lane_of(process::find(fd)?, fd)
+}
+
+#[inline(always)]
+fn lane_of(found: Found, fd: c_int) -> Option<ConnRef> {
+    let conn = found.sure(fd)?.into_conn();
     touch(&conn);
     Some(conn)
 }
@@ -118,57 +123,64 @@ fn odd_send(conn: &ConnRef, flags: c_int) -> bool {
 /// `read(2)`.
 #[inline]
 pub fn read(fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
-    match conn_of(fd) {
+    match process::find(fd) {
         None => real!(read(fd, buf, len)),
-        Some(conn) if plain::is_plain(&conn) => read_plain(conn, fd, buf, len),
-        Some(conn) => read_by_lanes(conn, fd, buf, len),
+        Some(found) if plain::is_plain(found.conn()) => read_plain(fd, buf, len, found),
+        Some(found) => read_by_lanes(fd, buf, len, found),
     }
 }
 
 #[inline(never)]
-fn read_plain(conn: ConnRef, fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
-    let n = plain::receive(&conn, 0, || len > 0, || real!(read(fd, buf, len)));
-    n.unwrap_or_else(|| read_by_lanes(conn, fd, buf, len))
+fn read_plain(fd: c_int, buf: *mut c_void, len: usize, found: Found) -> ssize_t {
+    let Some(found) = found.sure(fd) else {
+        return real!(read(fd, buf, len));
+    };
+    let n = plain::receive(found.conn(), 0, || len > 0, || real!(read(fd, buf, len)));
+    n.unwrap_or_else(|| read_by_lanes(fd, buf, len, found))
 }
 
 #[inline(never)]
-fn read_by_lanes(conn: ConnRef, fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
-    touch(&conn);
+fn read_by_lanes(fd: c_int, buf: *mut c_void, len: usize, found: Found) -> ssize_t {
+    let Some(conn) = lane_of(found, fd) else {
+        return real!(read(fd, buf, len));
+    };
     receive(&conn, &one(buf, len), 0, || real!(read(fd, buf, len)))
 }
 
 /// `recv(2)`.
 #[inline]
 pub fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
-    match conn_of(fd) {
+    match process::find(fd) {
         None => real!(recv(fd, buf, len, flags)),
-        Some(conn) if plain::is_plain(&conn) && flags & !RECV_FLAGS == 0 => {
-            recv_plain(conn, fd, buf, len, flags)
+        Some(found) if plain::is_plain(found.conn()) && flags & !RECV_FLAGS == 0 => {
+            recv_plain(fd, buf, len, flags, found)
         }
-        Some(conn) => recv_by_lanes(conn, fd, buf, len, flags),
+        Some(found) => recv_by_lanes(fd, buf, len, flags, found),
     }
 }
 
 #[inline(never)]
-fn recv_plain(conn: ConnRef, fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+fn recv_plain(fd: c_int, buf: *mut c_void, len: usize, flags: c_int, found: Found) -> ssize_t {
+    let Some(found) = found.sure(fd) else {
+        return real!(recv(fd, buf, len, flags));
+    };
     let n = plain::receive(
-        &conn,
+        found.conn(),
         flags,
         || len > 0,
         || real!(recv(fd, buf, len, flags)),
     );
-    n.unwrap_or_else(|| recv_by_lanes(conn, fd, buf, len, flags))
+    n.unwrap_or_else(|| recv_by_lanes(fd, buf, len, flags, found))
 }
 
 #[inline(never)]
-fn recv_by_lanes(conn: ConnRef, fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
-    touch(&conn);
-    if odd_recv(&conn, flags) {
-        return real!(recv(fd, buf, len, flags));
+fn recv_by_lanes(fd: c_int, buf: *mut c_void, len: usize, flags: c_int, found: Found) -> ssize_t {
+    match lane_of(found, fd) {
+        Some(conn) if !odd_recv(&conn, flags) => receive(&conn, &one(buf, len), flags, || {
+            real!(recv(fd, buf, len, flags))
+        }),
+        _ => real!(recv(fd, buf, len, flags)),
     }
-    receive(&conn, &one(buf, len), flags, || {
-        real!(recv(fd, buf, len, flags))
-    })
 }
 
 /// `recvfrom(2)`.
@@ -198,12 +210,12 @@ pub fn recvfrom(
 
 /// `readv(2)`.
 pub fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    match conn_of(fd) {
-        Some(conn) if ok_list(list, count) => {
-            if plain::is_plain(&conn) {
-                readv_plain(conn, fd, list, count)
+    match process::find(fd) {
+        Some(found) if ok_list(list, count) => {
+            if plain::is_plain(found.conn()) {
+                readv_plain(fd, list, count, found)
             } else {
-                readv_by_lanes(conn, fd, list, count)
+                readv_by_lanes(fd, list, count, found)
             }
         }
         _ => real!(readv(fd, list, count)),
@@ -211,16 +223,21 @@ pub fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
 }
 
 #[inline(never)]
-fn readv_plain(conn: ConnRef, fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+fn readv_plain(fd: c_int, list: *const iovec, count: c_int, found: Found) -> ssize_t {
+    let Some(found) = found.sure(fd) else {
+        return real!(readv(fd, list, count));
+    };
     let is_wanted = || buffers_at(list, count).iter().any(|v| v.iov_len > 0);
-    let n = plain::receive(&conn, 0, is_wanted, || real!(readv(fd, list, count)));
-    n.unwrap_or_else(|| readv_by_lanes(conn, fd, list, count))
+    let n = plain::receive(found.conn(), 0, is_wanted, || real!(readv(fd, list, count)));
+    n.unwrap_or_else(|| readv_by_lanes(fd, list, count, found))
 }
 
 #[inline(never)]
-fn readv_by_lanes(conn: ConnRef, fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    touch(&conn);
+fn readv_by_lanes(fd: c_int, list: *const iovec, count: c_int, found: Found) -> ssize_t {
     let original = || real!(readv(fd, list, count));
+    let Some(conn) = lane_of(found, fd) else {
+        return original();
+    };
     receive(&conn, buffers_at(list, count), 0, original)
 }
 
@@ -325,58 +342,59 @@ pub fn recvmmsg(
 /// `write(2)`.
 #[inline]
 pub fn write(fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
-    match conn_of(fd) {
+    match process::find(fd) {
         None => real!(write(fd, buf, len)),
-        Some(conn) if plain::is_plain(&conn) => write_plain(conn, fd, buf, len),
-        Some(conn) => write_by_lanes(conn, fd, buf, len),
+        Some(found) if plain::is_plain(found.conn()) => write_plain(fd, buf, len, found),
+        Some(found) => write_by_lanes(fd, buf, len, found),
     }
 }
 
 #[inline(never)]
-fn write_plain(conn: ConnRef, fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
-    let n = plain::send(&conn, || real!(write(fd, buf, len)));
-    n.unwrap_or_else(|| write_by_lanes(conn, fd, buf, len))
+fn write_plain(fd: c_int, buf: *const c_void, len: usize, found: Found) -> ssize_t {
+    let Some(found) = found.sure(fd) else {
+        return real!(write(fd, buf, len));
+    };
+    let n = plain::send(found.conn(), || real!(write(fd, buf, len)));
+    n.unwrap_or_else(|| write_by_lanes(fd, buf, len, found))
 }
 
 #[inline(never)]
-fn write_by_lanes(conn: ConnRef, fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
-    touch(&conn);
+fn write_by_lanes(fd: c_int, buf: *const c_void, len: usize, found: Found) -> ssize_t {
+    let Some(conn) = lane_of(found, fd) else {
+        return real!(write(fd, buf, len));
+    };
     send_lanes(&conn, &one(buf, len), 0, || real!(write(fd, buf, len)))
 }
 
 /// `send(2)`.
 #[inline]
 pub fn send(fd: c_int, buf: *const c_void, len: usize, flags: c_int) -> ssize_t {
-    match conn_of(fd) {
+    match process::find(fd) {
         None => real!(send(fd, buf, len, flags)),
-        Some(conn) if plain::is_plain(&conn) && flags & !SEND_FLAGS == 0 => {
-            send_plain(conn, fd, buf, len, flags)
+        Some(found) if plain::is_plain(found.conn()) && flags & !SEND_FLAGS == 0 => {
+            send_plain(fd, buf, len, flags, found)
         }
-        Some(conn) => send_by_lanes(conn, fd, buf, len, flags),
+        Some(found) => send_by_lanes(fd, buf, len, flags, found),
     }
 }
 
 #[inline(never)]
-fn send_plain(conn: ConnRef, fd: c_int, buf: *const c_void, len: usize, flags: c_int) -> ssize_t {
-    let n = plain::send(&conn, || real!(send(fd, buf, len, flags)));
-    n.unwrap_or_else(|| send_by_lanes(conn, fd, buf, len, flags))
-}
-
-#[inline(never)]
-fn send_by_lanes(
-    conn: ConnRef,
-    fd: c_int,
-    buf: *const c_void,
-    len: usize,
-    flags: c_int,
-) -> ssize_t {
-    touch(&conn);
-    if odd_send(&conn, flags) {
+fn send_plain(fd: c_int, buf: *const c_void, len: usize, flags: c_int, found: Found) -> ssize_t {
+    let Some(found) = found.sure(fd) else {
         return real!(send(fd, buf, len, flags));
+    };
+    let n = plain::send(found.conn(), || real!(send(fd, buf, len, flags)));
+    n.unwrap_or_else(|| send_by_lanes(fd, buf, len, flags, found))
+}
+
+#[inline(never)]
+fn send_by_lanes(fd: c_int, buf: *const c_void, len: usize, flags: c_int, found: Found) -> ssize_t {
+    match lane_of(found, fd) {
+        Some(conn) if !odd_send(&conn, flags) => send_lanes(&conn, &one(buf, len), flags, || {
+            real!(send(fd, buf, len, flags))
+        }),
+        _ => real!(send(fd, buf, len, flags)),
     }
-    send_lanes(&conn, &one(buf, len), flags, || {
-        real!(send(fd, buf, len, flags))
-    })
 }
 
 /// `sendto(2)`.
@@ -399,12 +417,12 @@ pub fn sendto(
 
 /// `writev(2)`.
 pub fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    match conn_of(fd) {
-        Some(conn) if ok_list(list, count) => {
-            if plain::is_plain(&conn) {
-                writev_plain(conn, fd, list, count)
+    match process::find(fd) {
+        Some(found) if ok_list(list, count) => {
+            if plain::is_plain(found.conn()) {
+                writev_plain(fd, list, count, found)
             } else {
-                writev_by_lanes(conn, fd, list, count)
+                writev_by_lanes(fd, list, count, found)
             }
         }
         _ => real!(writev(fd, list, count)),
@@ -412,15 +430,20 @@ pub fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
 }
 
 #[inline(never)]
-fn writev_plain(conn: ConnRef, fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    let n = plain::send(&conn, || real!(writev(fd, list, count)));
-    n.unwrap_or_else(|| writev_by_lanes(conn, fd, list, count))
+fn writev_plain(fd: c_int, list: *const iovec, count: c_int, found: Found) -> ssize_t {
+    let Some(found) = found.sure(fd) else {
+        return real!(writev(fd, list, count));
+    };
+    let n = plain::send(found.conn(), || real!(writev(fd, list, count)));
+    n.unwrap_or_else(|| writev_by_lanes(fd, list, count, found))
 }
 
 #[inline(never)]
-fn writev_by_lanes(conn: ConnRef, fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    touch(&conn);
+fn writev_by_lanes(fd: c_int, list: *const iovec, count: c_int, found: Found) -> ssize_t {
     let original = || real!(writev(fd, list, count));
+    let Some(conn) = lane_of(found, fd) else {
+        return original();
+    };
     send_lanes(&conn, buffers_at(list, count), 0, original)
 }
 

@@ -455,7 +455,7 @@ mod tests {
             && shared.rx_gate.is_fresh()
             && shared.tx_gate.is_fresh()
             && shared.tx_to_parked.load(Ordering::Relaxed) == 0
-            && !conn.regs.has_any()
+            && !conn.has_registrations()
             && zero(&[
                 &conn.tx_ready_since,
                 &conn.tx_ready_rx_calls,
@@ -486,7 +486,7 @@ mod tests {
             let added =
                 crate::hooks::wait::epoll::ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event);
             assert_eq!(added, 0);
-            assert!(conn_of(fd).expect("tracked").regs.has_any());
+            assert!(conn_of(fd).expect("tracked").has_registrations());
         });
         assert!(
             core::ptr::eq(short, watched) && is_fresh(watched),

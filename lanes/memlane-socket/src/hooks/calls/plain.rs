@@ -5,7 +5,7 @@
 
 use crate::protocol::lane;
 use crate::protocol::upgrade;
-use crate::state::conn::{RxMode, TxMode};
+use crate::state::conn::{Conn, RxMode, TxMode};
 use crate::state::process::{self, ConnRef};
 use crate::state::{spin, stats, trace};
 use core::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use libc::ssize_t;
 
 /// Has the connection no lane, and does it belong to this process alone? With a tracer, calls take the general way.
 #[inline(always)]
-pub(super) fn is_plain(conn: &ConnRef) -> bool {
+pub(super) fn is_plain(conn: &Conn) -> bool {
     !conn.upgraded() && conn.inherited.load(Ordering::Relaxed) == 0 && !trace::on()
 }
 

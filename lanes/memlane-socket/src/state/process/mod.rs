@@ -19,6 +19,7 @@ pub mod memory;
 mod numbers;
 mod page;
 pub mod payback;
+mod pool;
 mod room;
 pub mod stand_in;
 mod tables;
@@ -31,11 +32,13 @@ pub use files::{drop_file, find_file, is_kept_file, keep_file};
 pub use hidden::*;
 pub(crate) use page::{appear, leave_to_parent};
 pub use page::{count, entry, header, show};
+use pool::alloc_conn;
+pub use pool::reap;
 pub use room::make_room;
 
 use crate::config::{self, Config, Upgrade};
-use crate::state::conn::{Conn, Handshake, Role, SEEN_IN_SET, SharedState};
-use crate::state::sets::{self, Ep, Sleeper};
+use crate::state::conn::{Conn, Role, SEEN_IN_SET, SharedState};
+use crate::state::sets::{self, Ep};
 use crate::state::thread::{Lock, SleepLock};
 use crate::state::typed::{Typed, bits_enum};
 use crate::state::uring;
@@ -294,34 +297,80 @@ fn slot(n: i32) -> Option<&'static AtomicUsize> {
         return None;
     }
     let base = PROCESS.fds.load(Ordering::Relaxed);
-    // SAFETY: inside the table, which is never unmapped.
-    Some(unsafe { &*base.add(n as usize) })
+    // SAFETY: `base` was stored before `fds_len`. The place is inside the table, which is never unmapped.
+    unsafe {
+        core::hint::assert_unchecked(!base.is_null());
+        Some(&*base.add(n as usize))
+    }
 }
 
 /// The connection that descriptor `n` refers to, held.
 #[inline(always)]
 pub fn conn_of(n: i32) -> Option<ConnRef> {
+    find(n)?.sure(n).map(Found::into_conn)
+}
+
+/// The connection that descriptor `n` referred to a moment ago.
+#[inline(always)]
+pub fn find(n: i32) -> Option<Found> {
     let entry = slot(n)?;
     let value = entry.load(Ordering::Acquire);
     if matches!(value, 0 | TCP_LISTENER | URING) || value & TAG_EP != 0 {
         return None;
     }
-    // SAFETY: untagged entries are addresses in the pool, which is never unmapped.
-    let conn = unsafe { &*(value as *const Conn) };
+    // SAFETY: other entries, which are not 0, are addresses in the pool, which is never unmapped.
+    let conn = unsafe {
+        core::hint::assert_unchecked(value != 0);
+        &*(value as *const Conn)
+    };
     conn.holds.fetch_add(1, Ordering::AcqRel);
-    let held = ConnRef::counted(conn);
-    if entry.load(Ordering::Acquire) == value {
-        return Some(held);
-    }
-    conn_of_changed(n, held)
+    let conn = ConnRef::counted(conn);
+    Some(Found { conn, entry })
 }
 
-/// The connection that descriptor `n` refers to, which referred to another one a moment ago.
-#[cold]
-#[inline(never)]
-fn conn_of_changed(n: i32, other: ConnRef) -> Option<ConnRef> {
-    drop(other);
-    conn_of(n)
+/// A connection that is held, but the descriptor may have become another's before it was.
+#[derive(Debug)]
+pub struct Found {
+    conn: ConnRef,
+    /// The descriptor's place in the table.
+    entry: &'static AtomicUsize,
+}
+
+impl Found {
+    /// The connection.
+    #[inline(always)]
+    pub fn conn(&self) -> &ConnRef {
+        &self.conn
+    }
+
+    /// The connection.
+    #[inline(always)]
+    pub fn into_conn(self) -> ConnRef {
+        self.conn
+    }
+
+    /// The connection that descriptor `n` refers to, for which this was found.
+    #[inline(always)]
+    pub fn sure(self, n: i32) -> Option<Found> {
+        if self.is_sure() {
+            Some(self)
+        } else {
+            self.again(n)
+        }
+    }
+
+    #[inline(always)]
+    fn is_sure(&self) -> bool {
+        let address = core::ptr::from_ref(self.conn.conn()) as usize;
+        self.entry.load(Ordering::Acquire) == address
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn again(self, n: i32) -> Option<Found> {
+        drop(self);
+        find(n)?.sure(n)
+    }
 }
 
 /// The epoll set that descriptor `n` refers to.
@@ -608,61 +657,6 @@ pub(crate) fn forget_all_fds() {
     }
 }
 
-// --- pools ---------------------------------------------------------------
-
-fn alloc_conn() -> Option<&'static Conn> {
-    let _held = PROCESS.pool_lock.lock()?;
-    let base = PROCESS.conns.load(Ordering::Relaxed);
-    let free = PROCESS.conn_free.load(Ordering::Relaxed);
-    let waiting = PROCESS.conn_free_len.load(Ordering::Relaxed);
-    let index = if waiting > 0 {
-        PROCESS.conn_free_len.store(waiting - 1, Ordering::Relaxed);
-        // SAFETY: below `conn_free_len`, inside the mapping of CONNS numbers.
-        unsafe { *free.add(waiting as usize - 1) }
-    } else {
-        let next = PROCESS.conn_high.load(Ordering::Relaxed);
-        if next as usize >= CONNS {
-            return None;
-        }
-        PROCESS.conn_high.store(next + 1, Ordering::Relaxed);
-        next
-    };
-    // SAFETY: below CONNS, inside the pool.
-    let conn = unsafe { &*base.add(index as usize) };
-    let Some(shared) = alloc_shared(index as usize) else {
-        give_back(index);
-        return None;
-    };
-    reset_conn(conn, index, shared);
-    Some(conn)
-}
-
-/// Puts an index on the free list. The caller holds `pool_lock`.
-fn give_back(index: u32) {
-    let len = PROCESS.conn_free_len.load(Ordering::Relaxed);
-    // SAFETY: there are never more free indices than CONNS.
-    unsafe { *PROCESS.conn_free.load(Ordering::Relaxed).add(len as usize) = index };
-    PROCESS.conn_free_len.store(len + 1, Ordering::Relaxed);
-}
-
-/// A shared state that no process uses, for connection `index`. It has the same index if no child still holds that one,
-/// so that few connections touch little memory, however many come and go. The caller holds `pool_lock`.
-fn alloc_shared(index: usize) -> Option<&'static SharedState> {
-    let base = PROCESS.shared_states.load(Ordering::Relaxed);
-    if base.is_null() {
-        return None; // a forked child found no memory for them
-    }
-    for i in 0..CONNS {
-        // SAFETY: below CONNS, inside the pool.
-        let shared = unsafe { &*base.add((index + i) % CONNS) };
-        if shared.procs.load(Ordering::Acquire) == 0 {
-            reset_shared(shared);
-            return Some(shared);
-        }
-    }
-    None
-}
-
 /// Notes that the program calls this library by name.
 pub fn set_by_name() {
     PROCESS.by_name.store(true, Ordering::Relaxed);
@@ -671,122 +665,6 @@ pub fn set_by_name() {
 /// Does the program call this library by name? Then the library does not see where the program waits.
 pub fn is_by_name() -> bool {
     PROCESS.by_name.load(Ordering::Relaxed)
-}
-
-fn reset_shared(shared: &SharedState) {
-    if shared.worn.load(Ordering::Relaxed) != 0 {
-        reset_worn_shared(shared);
-    }
-    shared.procs.store(1, Ordering::Relaxed);
-    shared.nonblock.store(0, Ordering::Relaxed);
-    shared.rx_gate.reset();
-    shared.tx_gate.reset();
-    shared.rx_count.store(0, Ordering::Relaxed);
-    shared.tx_count.store(0, Ordering::Relaxed);
-    shared.pending_error.store(0, Ordering::Relaxed);
-    shared.tx_blocked.store(0, Ordering::Relaxed);
-}
-
-/// Resets what only a connection with a lane uses, or one that two processes have held.
-#[inline(never)]
-fn reset_worn_shared(shared: &SharedState) {
-    shared.worn.store(0, Ordering::Relaxed);
-    shared.rx_lock.reset();
-    shared.tx_lock.reset();
-    shared.tx_to_parked.store(0, Ordering::Relaxed);
-    for word in [
-        &shared.rx_taken,
-        &shared.rx_flight,
-        &shared.tx_sent,
-        &shared.tx_waited,
-        &shared.tx_flight,
-        &shared.tx_full,
-        &shared.tx_stalled_at,
-        &shared.tx_napped_us,
-        &shared.tx_stalled_by,
-        &shared.tx_after,
-        &shared.rx_after,
-    ] {
-        word.store(0, Ordering::Relaxed);
-    }
-}
-
-fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
-    let is_first = conn.generation.fetch_add(1, Ordering::AcqRel) == 0;
-    if is_first || conn.worn.load(Ordering::Relaxed) != 0 {
-        reset_worn_conn(conn, index);
-    }
-    conn.closing.store(0, Ordering::Relaxed);
-    conn.barred
-        .store(PROCESS.frozen.load(Ordering::Relaxed), Ordering::Relaxed);
-    conn.shared
-        .store(core::ptr::from_ref(shared).cast_mut(), Ordering::Relaxed);
-    conn.tx_calls.store(0, Ordering::Relaxed);
-    conn.rx_calls.store(0, Ordering::Relaxed);
-    conn.seen.store(0, Ordering::Relaxed);
-    conn.last_waiter.set(Sleeper::NOBODY);
-}
-
-/// Resets what no connection uses whose handshake has not begun.
-#[inline(never)]
-fn reset_worn_conn(conn: &Conn, index: u32) {
-    conn.worn.store(0, Ordering::Relaxed);
-    conn.inherited.store(0, Ordering::Relaxed);
-    conn.index.store(index, Ordering::Relaxed);
-    for p in [&conn.tx_dmb, &conn.rx_dmb] {
-        p.store(core::ptr::null_mut(), Ordering::Relaxed);
-    }
-    conn.given_ring
-        .store(core::ptr::null_mut(), Ordering::Relaxed);
-    conn.given_size.store(0, Ordering::Relaxed);
-    conn.tx_bell.store(0, Ordering::Relaxed);
-    conn.tx_ready_since.store(0, Ordering::Relaxed);
-    conn.tx_ready_rx_calls.store(0, Ordering::Relaxed);
-    conn.tx_stores.reset();
-    conn.tx_writes.reset();
-    conn.hs_lock.reset();
-    conn.wakes_in_vain.store(0, Ordering::Relaxed);
-    conn.looked_after.store(0, Ordering::Relaxed);
-    conn.stays_parked.store(0, Ordering::Relaxed);
-    conn.naps.reset();
-    // SAFETY: the connection is not published yet: no other thread reads it.
-    unsafe { *conn.hs.get() = Handshake::NEW };
-    conn.regs.reset(index);
-}
-
-/// Frees a connection whose last descriptor and last hold are gone.
-pub fn reap(conn: &'static Conn) {
-    if conn
-        .closing
-        .compare_exchange(1, 2, Ordering::AcqRel, Ordering::Acquire)
-        .is_err()
-    {
-        return;
-    }
-    let is_as_made = !is_by_name() && conn.is_as_made();
-    if let Some(above) = above() {
-        (above.gone)(conn, is_as_made);
-    }
-    let shared = conn.shared();
-    if !is_as_made {
-        wear_out(conn, shared);
-    }
-    let _held = PROCESS.pool_lock.lock();
-    shared.procs.fetch_sub(1, Ordering::AcqRel);
-    give_back(conn.index.load(Ordering::Relaxed));
-}
-
-/// Gives back what a connection has taken that has used more than each new one resets.
-#[inline(never)]
-fn wear_out(conn: &Conn, shared: &SharedState) {
-    unhide(conn.naps.take_back());
-    conn.regs.give_back();
-    // No hold is left: from here on the connection has no memory.
-    for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
-        dmb.store(core::ptr::null_mut(), Ordering::Release);
-    }
-    conn.worn.store(1, Ordering::Relaxed);
-    shared.worn.store(1, Ordering::Relaxed);
 }
 
 /// Makes descriptor `n` refer to a new epoll set.

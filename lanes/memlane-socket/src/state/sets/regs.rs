@@ -67,12 +67,6 @@ impl Regs {
         }
     }
 
-    /// Is one of those that lie in the connection in a set, or are there any from the pool?
-    pub fn has_any(&self) -> bool {
-        let is_in_set = |reg: &Reg| !reg.ep.load(Ordering::Relaxed).is_null();
-        self.own.iter().any(is_in_set) || self.has_more()
-    }
-
     /// Those that lie in the connection.
     #[inline(always)]
     pub(crate) fn own(&self) -> &[Reg; REGS] {
