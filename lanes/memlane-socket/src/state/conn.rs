@@ -520,13 +520,14 @@ impl Conn {
         // SAFETY: the last hold is gone: nobody else looks at `hs`.
         let hs = unsafe { &*self.hs.get() };
         let shared = self.shared();
-        let was_in_set = self.seen.load(Ordering::Relaxed) & SEEN_IN_SET != 0;
+        let seen = self.seen.load(Ordering::Relaxed);
         !self.upgraded()
+            && seen & SEEN_TUPLE == 0
             && hs.has_not_begun()
             && self.inherited.load(Ordering::Relaxed) == 0
             && shared.rx_gate.is_fresh()
             && shared.tx_gate.is_fresh()
-            && !(was_in_set && self.has_registrations())
+            && (seen & SEEN_IN_SET == 0 || !self.has_registrations())
     }
 
     /// Is it in an epoll set, or has it registrations from the pool?

@@ -16,7 +16,7 @@ use crate::real;
 use crate::real::set_errno;
 use crate::state::conn::{RxMode, TxMode};
 use crate::state::process::{self, conn_of};
-use crate::state::process::{ConnRef, Found};
+use crate::state::process::{ConnRef, Glimpse};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
@@ -74,12 +74,12 @@ fn one(buf: *const c_void, len: usize) -> [iovec; 1] {
 /// The connection, if the call may concern a memory lane.
 #[inline(always)]
 fn lane_conn(fd: c_int) -> Option<ConnRef> {
-    lane_of(process::find(fd)?, fd)
+    lane_of(process::glimpse(fd)?, fd)
 }
 
 #[inline(always)]
-fn lane_of(found: Found, fd: c_int) -> Option<ConnRef> {
-    let conn = found.sure(fd)?.into_conn();
+fn lane_of(glimpse: Glimpse, fd: c_int) -> Option<ConnRef> {
+    let conn = glimpse.sure(fd)?.into_conn();
     touch(&conn);
     Some(conn)
 }
@@ -123,25 +123,26 @@ fn odd_send(conn: &ConnRef, flags: c_int) -> bool {
 /// `read(2)`.
 #[inline]
 pub fn read(fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
-    match process::find(fd) {
+    match process::glimpse(fd) {
         None => real!(read(fd, buf, len)),
-        Some(found) if plain::is_plain(found.conn()) => read_plain(fd, buf, len, found),
-        Some(found) => read_by_lanes(fd, buf, len, found),
+        Some(glimpse) if plain::is_plain(glimpse.conn()) => read_plain(fd, buf, len, glimpse),
+        Some(glimpse) => read_by_lanes(fd, buf, len, glimpse),
     }
 }
 
 #[inline(never)]
-fn read_plain(fd: c_int, buf: *mut c_void, len: usize, found: Found) -> ssize_t {
-    let Some(found) = found.sure(fd) else {
+fn read_plain(fd: c_int, buf: *mut c_void, len: usize, glimpse: Glimpse) -> ssize_t {
+    let Some(glimpse) = glimpse.sure(fd) else {
         return real!(read(fd, buf, len));
     };
-    let n = plain::receive(found.conn(), 0, || len > 0, || real!(read(fd, buf, len)));
-    n.unwrap_or_else(|| read_by_lanes(fd, buf, len, found))
+    let buffers = || one(buf, len);
+    let n = plain::receive(glimpse.conn(), 0, buffers, || real!(read(fd, buf, len)));
+    n.unwrap_or_else(|| read_by_lanes(fd, buf, len, glimpse))
 }
 
 #[inline(never)]
-fn read_by_lanes(fd: c_int, buf: *mut c_void, len: usize, found: Found) -> ssize_t {
-    let Some(conn) = lane_of(found, fd) else {
+fn read_by_lanes(fd: c_int, buf: *mut c_void, len: usize, glimpse: Glimpse) -> ssize_t {
+    let Some(conn) = lane_of(glimpse, fd) else {
         return real!(read(fd, buf, len));
     };
     receive(&conn, &one(buf, len), 0, || real!(read(fd, buf, len)))
@@ -150,32 +151,34 @@ fn read_by_lanes(fd: c_int, buf: *mut c_void, len: usize, found: Found) -> ssize
 /// `recv(2)`.
 #[inline]
 pub fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
-    match process::find(fd) {
+    match process::glimpse(fd) {
         None => real!(recv(fd, buf, len, flags)),
-        Some(found) if plain::is_plain(found.conn()) && flags & !RECV_FLAGS == 0 => {
-            recv_plain(fd, buf, len, flags, found)
+        Some(glimpse) if plain::is_plain(glimpse.conn()) && flags & !RECV_FLAGS == 0 => {
+            recv_plain(fd, buf, len, flags, glimpse)
         }
-        Some(found) => recv_by_lanes(fd, buf, len, flags, found),
+        Some(glimpse) => recv_by_lanes(fd, buf, len, flags, glimpse),
     }
 }
 
 #[inline(never)]
-fn recv_plain(fd: c_int, buf: *mut c_void, len: usize, flags: c_int, found: Found) -> ssize_t {
-    let Some(found) = found.sure(fd) else {
+fn recv_plain(fd: c_int, buf: *mut c_void, len: usize, flags: c_int, glimpse: Glimpse) -> ssize_t {
+    let Some(glimpse) = glimpse.sure(fd) else {
         return real!(recv(fd, buf, len, flags));
     };
-    let n = plain::receive(
-        found.conn(),
-        flags,
-        || len > 0,
-        || real!(recv(fd, buf, len, flags)),
-    );
-    n.unwrap_or_else(|| recv_by_lanes(fd, buf, len, flags, found))
+    let (buffers, original) = (|| one(buf, len), || real!(recv(fd, buf, len, flags)));
+    let n = plain::receive(glimpse.conn(), flags, buffers, original);
+    n.unwrap_or_else(|| recv_by_lanes(fd, buf, len, flags, glimpse))
 }
 
 #[inline(never)]
-fn recv_by_lanes(fd: c_int, buf: *mut c_void, len: usize, flags: c_int, found: Found) -> ssize_t {
-    match lane_of(found, fd) {
+fn recv_by_lanes(
+    fd: c_int,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+    glimpse: Glimpse,
+) -> ssize_t {
+    match lane_of(glimpse, fd) {
         Some(conn) if !odd_recv(&conn, flags) => receive(&conn, &one(buf, len), flags, || {
             real!(recv(fd, buf, len, flags))
         }),
@@ -210,12 +213,12 @@ pub fn recvfrom(
 
 /// `readv(2)`.
 pub fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    match process::find(fd) {
-        Some(found) if ok_list(list, count) => {
-            if plain::is_plain(found.conn()) {
-                readv_plain(fd, list, count, found)
+    match process::glimpse(fd) {
+        Some(glimpse) if ok_list(list, count) => {
+            if plain::is_plain(glimpse.conn()) {
+                readv_plain(fd, list, count, glimpse)
             } else {
-                readv_by_lanes(fd, list, count, found)
+                readv_by_lanes(fd, list, count, glimpse)
             }
         }
         _ => real!(readv(fd, list, count)),
@@ -223,19 +226,19 @@ pub fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
 }
 
 #[inline(never)]
-fn readv_plain(fd: c_int, list: *const iovec, count: c_int, found: Found) -> ssize_t {
-    let Some(found) = found.sure(fd) else {
+fn readv_plain(fd: c_int, list: *const iovec, count: c_int, glimpse: Glimpse) -> ssize_t {
+    let Some(glimpse) = glimpse.sure(fd) else {
         return real!(readv(fd, list, count));
     };
-    let is_wanted = || buffers_at(list, count).iter().any(|v| v.iov_len > 0);
-    let n = plain::receive(found.conn(), 0, is_wanted, || real!(readv(fd, list, count)));
-    n.unwrap_or_else(|| readv_by_lanes(fd, list, count, found))
+    let buffers = || buffers_at(list, count);
+    let n = plain::receive(glimpse.conn(), 0, buffers, || real!(readv(fd, list, count)));
+    n.unwrap_or_else(|| readv_by_lanes(fd, list, count, glimpse))
 }
 
 #[inline(never)]
-fn readv_by_lanes(fd: c_int, list: *const iovec, count: c_int, found: Found) -> ssize_t {
+fn readv_by_lanes(fd: c_int, list: *const iovec, count: c_int, glimpse: Glimpse) -> ssize_t {
     let original = || real!(readv(fd, list, count));
-    let Some(conn) = lane_of(found, fd) else {
+    let Some(conn) = lane_of(glimpse, fd) else {
         return original();
     };
     receive(&conn, buffers_at(list, count), 0, original)
@@ -342,25 +345,29 @@ pub fn recvmmsg(
 /// `write(2)`.
 #[inline]
 pub fn write(fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
-    match process::find(fd) {
+    match process::glimpse(fd) {
         None => real!(write(fd, buf, len)),
-        Some(found) if plain::is_plain(found.conn()) => write_plain(fd, buf, len, found),
-        Some(found) => write_by_lanes(fd, buf, len, found),
+        Some(glimpse) if plain::is_plain(glimpse.conn()) => write_plain(fd, buf, len, glimpse),
+        Some(glimpse) => write_by_lanes(fd, buf, len, glimpse),
     }
 }
 
 #[inline(never)]
-fn write_plain(fd: c_int, buf: *const c_void, len: usize, found: Found) -> ssize_t {
-    let Some(found) = found.sure(fd) else {
+fn write_plain(fd: c_int, buf: *const c_void, len: usize, glimpse: Glimpse) -> ssize_t {
+    let Some(glimpse) = glimpse.sure(fd) else {
         return real!(write(fd, buf, len));
     };
-    let n = plain::send(found.conn(), || real!(write(fd, buf, len)));
-    n.unwrap_or_else(|| write_by_lanes(fd, buf, len, found))
+    let n = plain::send(
+        glimpse.conn(),
+        || one(buf, len),
+        || real!(write(fd, buf, len)),
+    );
+    n.unwrap_or_else(|| write_by_lanes(fd, buf, len, glimpse))
 }
 
 #[inline(never)]
-fn write_by_lanes(fd: c_int, buf: *const c_void, len: usize, found: Found) -> ssize_t {
-    let Some(conn) = lane_of(found, fd) else {
+fn write_by_lanes(fd: c_int, buf: *const c_void, len: usize, glimpse: Glimpse) -> ssize_t {
+    let Some(conn) = lane_of(glimpse, fd) else {
         return real!(write(fd, buf, len));
     };
     send_lanes(&conn, &one(buf, len), 0, || real!(write(fd, buf, len)))
@@ -369,27 +376,40 @@ fn write_by_lanes(fd: c_int, buf: *const c_void, len: usize, found: Found) -> ss
 /// `send(2)`.
 #[inline]
 pub fn send(fd: c_int, buf: *const c_void, len: usize, flags: c_int) -> ssize_t {
-    match process::find(fd) {
+    match process::glimpse(fd) {
         None => real!(send(fd, buf, len, flags)),
-        Some(found) if plain::is_plain(found.conn()) && flags & !SEND_FLAGS == 0 => {
-            send_plain(fd, buf, len, flags, found)
+        Some(glimpse) if plain::is_plain(glimpse.conn()) && flags & !SEND_FLAGS == 0 => {
+            send_plain(fd, buf, len, flags, glimpse)
         }
-        Some(found) => send_by_lanes(fd, buf, len, flags, found),
+        Some(glimpse) => send_by_lanes(fd, buf, len, flags, glimpse),
     }
 }
 
 #[inline(never)]
-fn send_plain(fd: c_int, buf: *const c_void, len: usize, flags: c_int, found: Found) -> ssize_t {
-    let Some(found) = found.sure(fd) else {
+fn send_plain(
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+    glimpse: Glimpse,
+) -> ssize_t {
+    let Some(glimpse) = glimpse.sure(fd) else {
         return real!(send(fd, buf, len, flags));
     };
-    let n = plain::send(found.conn(), || real!(send(fd, buf, len, flags)));
-    n.unwrap_or_else(|| send_by_lanes(fd, buf, len, flags, found))
+    let (buffers, original) = (|| one(buf, len), || real!(send(fd, buf, len, flags)));
+    let n = plain::send(glimpse.conn(), buffers, original);
+    n.unwrap_or_else(|| send_by_lanes(fd, buf, len, flags, glimpse))
 }
 
 #[inline(never)]
-fn send_by_lanes(fd: c_int, buf: *const c_void, len: usize, flags: c_int, found: Found) -> ssize_t {
-    match lane_of(found, fd) {
+fn send_by_lanes(
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+    glimpse: Glimpse,
+) -> ssize_t {
+    match lane_of(glimpse, fd) {
         Some(conn) if !odd_send(&conn, flags) => send_lanes(&conn, &one(buf, len), flags, || {
             real!(send(fd, buf, len, flags))
         }),
@@ -417,12 +437,12 @@ pub fn sendto(
 
 /// `writev(2)`.
 pub fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    match process::find(fd) {
-        Some(found) if ok_list(list, count) => {
-            if plain::is_plain(found.conn()) {
-                writev_plain(fd, list, count, found)
+    match process::glimpse(fd) {
+        Some(glimpse) if ok_list(list, count) => {
+            if plain::is_plain(glimpse.conn()) {
+                writev_plain(fd, list, count, glimpse)
             } else {
-                writev_by_lanes(fd, list, count, found)
+                writev_by_lanes(fd, list, count, glimpse)
             }
         }
         _ => real!(writev(fd, list, count)),
@@ -430,18 +450,19 @@ pub fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
 }
 
 #[inline(never)]
-fn writev_plain(fd: c_int, list: *const iovec, count: c_int, found: Found) -> ssize_t {
-    let Some(found) = found.sure(fd) else {
+fn writev_plain(fd: c_int, list: *const iovec, count: c_int, glimpse: Glimpse) -> ssize_t {
+    let Some(glimpse) = glimpse.sure(fd) else {
         return real!(writev(fd, list, count));
     };
-    let n = plain::send(found.conn(), || real!(writev(fd, list, count)));
-    n.unwrap_or_else(|| writev_by_lanes(fd, list, count, found))
+    let buffers = || buffers_at(list, count);
+    let n = plain::send(glimpse.conn(), buffers, || real!(writev(fd, list, count)));
+    n.unwrap_or_else(|| writev_by_lanes(fd, list, count, glimpse))
 }
 
 #[inline(never)]
-fn writev_by_lanes(fd: c_int, list: *const iovec, count: c_int, found: Found) -> ssize_t {
+fn writev_by_lanes(fd: c_int, list: *const iovec, count: c_int, glimpse: Glimpse) -> ssize_t {
     let original = || real!(writev(fd, list, count));
-    let Some(conn) = lane_of(found, fd) else {
+    let Some(conn) = lane_of(glimpse, fd) else {
         return original();
     };
     send_lanes(&conn, buffers_at(list, count), 0, original)

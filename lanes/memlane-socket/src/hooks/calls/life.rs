@@ -487,6 +487,11 @@ mod tests {
                 crate::hooks::wait::epoll::ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event);
             assert_eq!(added, 0);
             assert!(conn_of(fd).expect("tracked").has_registrations());
+            let ready = &process::ep_of(set).expect("a set").ready_head;
+            assert!(
+                ready.load(Ordering::Relaxed).is_null(),
+                "only the kernel can have news"
+            );
         });
         assert!(
             core::ptr::eq(short, watched) && is_fresh(watched),

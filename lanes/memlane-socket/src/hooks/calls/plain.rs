@@ -9,21 +9,21 @@ use crate::state::conn::{Conn, RxMode, TxMode};
 use crate::state::process::{self, ConnRef};
 use crate::state::{spin, stats, trace};
 use core::sync::atomic::Ordering;
-use libc::ssize_t;
+use libc::{iovec, ssize_t};
 
-/// Has the connection no lane, and does it belong to this process alone? With a tracer, calls take the general way.
+/// Has the connection no lane, and does it belong to this process alone? Where a tracer watches, calls take the general way.
 #[inline(always)]
 pub(super) fn is_plain(conn: &Conn) -> bool {
     !conn.upgraded() && conn.inherited.load(Ordering::Relaxed) == 0 && !trace::on()
 }
 
-/// Receives, and takes the step of the handshake that is due afterwards. `is_wanted`: the program asks for at least one byte.
+/// Receives, and takes the step of the handshake that is due afterwards. `buffers` are what the call fills.
 /// `None`: nothing was done, because the lane is about to open, or the connection stays on TCP for good.
 #[inline(always)]
-pub(super) fn receive(
+pub(super) fn receive<B: AsRef<[iovec]>>(
     conn: &ConnRef,
     flags: i32,
-    is_wanted: impl FnOnce() -> bool,
+    buffers: impl FnOnce() -> B,
     original: impl FnOnce() -> ssize_t,
 ) -> Option<ssize_t> {
     let shared = conn.shared();
@@ -39,8 +39,8 @@ pub(super) fn receive(
         count = bytes + shared.rx_count.fetch_add(bytes, Ordering::AcqRel);
         stats::add_rx_tcp(conn, bytes);
     }
-    if shared.rx_gate.leave() != RxMode::Plain {
-        let n = lane::recv::opened_meanwhile(conn, n, is_wanted());
+    if shared.rx_gate.leave() != RxMode::Plain || trace::on() {
+        let n = lane::recv::came_by_kernel(conn, buffers().as_ref(), flags, n);
         upgrade::after_call(conn, n);
         return Some(n);
     }
@@ -50,9 +50,13 @@ pub(super) fn receive(
     Some(n)
 }
 
-/// Sends, and takes the step of the handshake that is due afterwards. `None`: as [`receive`] says.
+/// Sends what lies in `buffers`, and takes the step of the handshake that is due afterwards. `None`: as [`receive`] says.
 #[inline(always)]
-pub(super) fn send(conn: &ConnRef, original: impl FnOnce() -> ssize_t) -> Option<ssize_t> {
+pub(super) fn send<B: AsRef<[iovec]>>(
+    conn: &ConnRef,
+    buffers: impl FnOnce() -> B,
+    original: impl FnOnce() -> ssize_t,
+) -> Option<ssize_t> {
     let shared = conn.shared();
     if shared.tx_gate.enter() != TxMode::Plain {
         shared.tx_gate.leave();
@@ -62,9 +66,12 @@ pub(super) fn send(conn: &ConnRef, original: impl FnOnce() -> ssize_t) -> Option
     let n = original();
     if n > 0 {
         let bytes = n.cast_unsigned() as u64;
-        let count = bytes + shared.tx_count.fetch_add(bytes, Ordering::AcqRel);
+        let before = shared.tx_count.fetch_add(bytes, Ordering::AcqRel);
         stats::add_tx_tcp(conn, bytes);
-        process::hurry(conn, count);
+        if trace::on() {
+            trace::by_kernel(conn, buffers().as_ref(), before, n);
+        }
+        process::hurry(conn, before + bytes);
     }
     shared.tx_gate.leave();
     stats::show_tx(conn, n);

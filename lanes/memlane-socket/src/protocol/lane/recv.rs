@@ -59,11 +59,7 @@ pub fn receive(
         receive_some(conn, buffers, flags, None, original)
     };
     received(conn, n);
-    if n <= 0 && trace::on() {
-        let keep = errno();
-        trace::received_end(conn, buffers, n);
-        set_errno(keep);
-    }
+    tell_end(conn, buffers, n);
     n
 }
 
@@ -78,13 +74,27 @@ fn received(conn: &Conn, n: ssize_t) {
     spin::received(n);
 }
 
-/// What follows a call on plain TCP during which the lane may have opened. The call has returned `n`, and its bytes are counted.
-/// Returns what the program is told.
+/// What follows a call on plain TCP during which the lane may have opened, or a tracer may have come. The call has returned `n`,
+/// and its bytes are counted. Returns what the program is told.
 #[cold]
-pub fn opened_meanwhile(conn: &ConnRef, n: ssize_t, is_wanted: bool) -> ssize_t {
-    let n = after_plain(conn, n, is_wanted);
+pub fn came_by_kernel(conn: &ConnRef, buffers: &[iovec], flags: i32, n: ssize_t) -> ssize_t {
+    let n = after_plain(conn, n, buffers.iter().any(|v| v.iov_len > 0));
+    if trace::on() && flags & libc::MSG_PEEK == 0 {
+        trace::unseen_received(conn, seen(buffers, flags), n);
+    }
     received(conn, n);
+    tell_end(conn, buffers, n);
     n
+}
+
+/// Tells a tracer of a call that has returned `n`, if that is no number of bytes.
+#[inline(always)]
+fn tell_end(conn: &Conn, buffers: &[iovec], n: ssize_t) {
+    if n <= 0 && trace::on() {
+        let keep = errno();
+        trace::received_end(conn, buffers, n);
+        set_errno(keep);
+    }
 }
 
 /// Makes a call that takes from TCP only (`splice`), while nothing comes by the ring. `None`: the mode has changed.

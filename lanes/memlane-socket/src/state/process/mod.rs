@@ -307,12 +307,12 @@ fn slot(n: i32) -> Option<&'static AtomicUsize> {
 /// The connection that descriptor `n` refers to, held.
 #[inline(always)]
 pub fn conn_of(n: i32) -> Option<ConnRef> {
-    find(n)?.sure(n).map(Found::into_conn)
+    glimpse(n)?.sure(n).map(Glimpse::into_conn)
 }
 
 /// The connection that descriptor `n` referred to a moment ago.
 #[inline(always)]
-pub fn find(n: i32) -> Option<Found> {
+pub fn glimpse(n: i32) -> Option<Glimpse> {
     let entry = slot(n)?;
     let value = entry.load(Ordering::Acquire);
     if matches!(value, 0 | TCP_LISTENER | URING) || value & TAG_EP != 0 {
@@ -325,33 +325,34 @@ pub fn find(n: i32) -> Option<Found> {
     };
     conn.holds.fetch_add(1, Ordering::AcqRel);
     let conn = ConnRef::counted(conn);
-    Some(Found { conn, entry })
+    Some(Glimpse { conn, entry })
 }
 
 /// A connection that is held, but the descriptor may have become another's before it was.
 #[derive(Debug)]
-pub struct Found {
+pub struct Glimpse {
     conn: ConnRef,
     /// The descriptor's place in the table.
     entry: &'static AtomicUsize,
 }
 
-impl Found {
-    /// The connection.
+impl Glimpse {
+    /// The connection that was seen.
     #[inline(always)]
     pub fn conn(&self) -> &ConnRef {
         &self.conn
     }
 
-    /// The connection.
+    /// The connection that was seen, and the hold on it.
     #[inline(always)]
     pub fn into_conn(self) -> ConnRef {
         self.conn
     }
 
-    /// The connection that descriptor `n` refers to, for which this was found.
+    /// The same, if descriptor `n`, by which it was found, still refers to that connection; else another glimpse, of which this
+    /// is true. `None`: `n` refers to no connection by now.
     #[inline(always)]
-    pub fn sure(self, n: i32) -> Option<Found> {
+    pub fn sure(self, n: i32) -> Option<Glimpse> {
         if self.is_sure() {
             Some(self)
         } else {
@@ -367,9 +368,9 @@ impl Found {
 
     #[cold]
     #[inline(never)]
-    fn again(self, n: i32) -> Option<Found> {
+    fn again(self, n: i32) -> Option<Glimpse> {
         drop(self);
-        find(n)?.sure(n)
+        glimpse(n)?.sure(n)
     }
 }
 
