@@ -503,13 +503,27 @@ mod tests {
             conn.shared().tx_flight.store(9, Ordering::Relaxed);
         });
         assert!(core::ptr::eq(short, ended) && !is_fresh(ended));
-        let next = exchange(&listener, |fd| {
-            assert!(
-                is_fresh(&conn_of(fd).expect("tracked")),
-                "reset before it is used"
-            );
-        });
+        let is_reset = |fd| {
+            let conn = conn_of(fd).expect("tracked");
+            let shown = process::entry(&conn)
+                .expect("counts")
+                .ports
+                .load(Ordering::Relaxed);
+            assert!(is_fresh(&conn) && shown == 0, "reset before it is used");
+        };
+        let next = exchange(&listener, is_reset);
         assert!(core::ptr::eq(short, next) && is_fresh(next));
+        let begun = exchange(&listener, |fd| {
+            let conn = conn_of(fd).expect("tracked");
+            // SAFETY: no other thread uses the connection.
+            unsafe { (*conn.hs.get()).tries = 1 };
+            process::entry(&conn)
+                .expect("counts")
+                .ports
+                .store(7, Ordering::Relaxed);
+        });
+        assert!(core::ptr::eq(short, begun) && !is_fresh(begun));
+        exchange(&listener, is_reset);
         assert_eq!(close(set), 0);
     }
 
