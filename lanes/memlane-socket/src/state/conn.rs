@@ -502,6 +502,14 @@ pub const SEEN_CLAMPED: u32 = 2048;
 /// Bit of `Conn::seen`: the connection has carried data, so it is established.
 pub const SEEN_DATA: u32 = 2;
 
+/// A cache line, in bytes.
+const LINE: usize = 64;
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(Conn, hs) + offset_of!(Handshake, stage) < 2 * LINE);
+    assert!(offset_of!(SharedState, worn) < LINE && offset_of!(SharedState, rx_lock) == LINE);
+};
+
 // SAFETY: every field is an atomic, or guarded by a lock as its comment says.
 unsafe impl Sync for Conn {}
 // SAFETY: every field is an atomic, or guarded by a lock as its comment says.

@@ -132,11 +132,8 @@ pub fn read(fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
 
 #[inline(never)]
 fn read_plain(fd: c_int, buf: *mut c_void, len: usize, glimpse: Glimpse) -> ssize_t {
-    let Some(glimpse) = glimpse.sure(fd) else {
-        return real!(read(fd, buf, len));
-    };
     let buffers = || one(buf, len);
-    let n = plain::receive(glimpse.conn(), 0, buffers, || real!(read(fd, buf, len)));
+    let n = plain::receive(&glimpse, 0, buffers, || real!(read(fd, buf, len)));
     n.unwrap_or_else(|| read_by_lanes(fd, buf, len, glimpse))
 }
 
@@ -162,11 +159,8 @@ pub fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
 
 #[inline(never)]
 fn recv_plain(fd: c_int, buf: *mut c_void, len: usize, flags: c_int, glimpse: Glimpse) -> ssize_t {
-    let Some(glimpse) = glimpse.sure(fd) else {
-        return real!(recv(fd, buf, len, flags));
-    };
     let (buffers, original) = (|| one(buf, len), || real!(recv(fd, buf, len, flags)));
-    let n = plain::receive(glimpse.conn(), flags, buffers, original);
+    let n = plain::receive(&glimpse, flags, buffers, original);
     n.unwrap_or_else(|| recv_by_lanes(fd, buf, len, flags, glimpse))
 }
 
@@ -227,11 +221,8 @@ pub fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
 
 #[inline(never)]
 fn readv_plain(fd: c_int, list: *const iovec, count: c_int, glimpse: Glimpse) -> ssize_t {
-    let Some(glimpse) = glimpse.sure(fd) else {
-        return real!(readv(fd, list, count));
-    };
     let buffers = || buffers_at(list, count);
-    let n = plain::receive(glimpse.conn(), 0, buffers, || real!(readv(fd, list, count)));
+    let n = plain::receive(&glimpse, 0, buffers, || real!(readv(fd, list, count)));
     n.unwrap_or_else(|| readv_by_lanes(fd, list, count, glimpse))
 }
 
@@ -354,14 +345,7 @@ pub fn write(fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
 
 #[inline(never)]
 fn write_plain(fd: c_int, buf: *const c_void, len: usize, glimpse: Glimpse) -> ssize_t {
-    let Some(glimpse) = glimpse.sure(fd) else {
-        return real!(write(fd, buf, len));
-    };
-    let n = plain::send(
-        glimpse.conn(),
-        || one(buf, len),
-        || real!(write(fd, buf, len)),
-    );
+    let n = plain::send(&glimpse, || one(buf, len), || real!(write(fd, buf, len)));
     n.unwrap_or_else(|| write_by_lanes(fd, buf, len, glimpse))
 }
 
@@ -393,11 +377,8 @@ fn send_plain(
     flags: c_int,
     glimpse: Glimpse,
 ) -> ssize_t {
-    let Some(glimpse) = glimpse.sure(fd) else {
-        return real!(send(fd, buf, len, flags));
-    };
     let (buffers, original) = (|| one(buf, len), || real!(send(fd, buf, len, flags)));
-    let n = plain::send(glimpse.conn(), buffers, original);
+    let n = plain::send(&glimpse, buffers, original);
     n.unwrap_or_else(|| send_by_lanes(fd, buf, len, flags, glimpse))
 }
 
@@ -451,11 +432,8 @@ pub fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
 
 #[inline(never)]
 fn writev_plain(fd: c_int, list: *const iovec, count: c_int, glimpse: Glimpse) -> ssize_t {
-    let Some(glimpse) = glimpse.sure(fd) else {
-        return real!(writev(fd, list, count));
-    };
     let buffers = || buffers_at(list, count);
-    let n = plain::send(glimpse.conn(), buffers, || real!(writev(fd, list, count)));
+    let n = plain::send(&glimpse, buffers, || real!(writev(fd, list, count)));
     n.unwrap_or_else(|| writev_by_lanes(fd, list, count, glimpse))
 }
 

@@ -6,7 +6,7 @@
 use crate::protocol::lane;
 use crate::protocol::upgrade;
 use crate::state::conn::{Conn, RxMode, TxMode};
-use crate::state::process::{self, ConnRef};
+use crate::state::process::{self, Glimpse};
 use crate::state::{spin, stats, trace};
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
@@ -18,14 +18,19 @@ pub(super) fn is_plain(conn: &Conn) -> bool {
 }
 
 /// Receives, and takes the step of the handshake that is due afterwards. `buffers` are what the call fills.
-/// `None`: nothing was done, because the lane is about to open, or the connection stays on TCP for good.
+/// `None`: nothing was done, because the lane is about to open, the connection stays on TCP for good, or the descriptor refers to
+/// another one by now.
 #[inline(always)]
 pub(super) fn receive<B: AsRef<[iovec]>>(
-    conn: &ConnRef,
+    glimpse: &Glimpse,
     flags: i32,
     buffers: impl FnOnce() -> B,
     original: impl FnOnce() -> ssize_t,
 ) -> Option<ssize_t> {
+    if !glimpse.is_sure() {
+        return None;
+    }
+    let conn = glimpse.conn();
     let shared = conn.shared();
     if shared.rx_gate.enter() != RxMode::Plain {
         shared.rx_gate.leave();
@@ -53,10 +58,14 @@ pub(super) fn receive<B: AsRef<[iovec]>>(
 /// Sends what lies in `buffers`, and takes the step of the handshake that is due afterwards. `None`: as [`receive`] says.
 #[inline(always)]
 pub(super) fn send<B: AsRef<[iovec]>>(
-    conn: &ConnRef,
+    glimpse: &Glimpse,
     buffers: impl FnOnce() -> B,
     original: impl FnOnce() -> ssize_t,
 ) -> Option<ssize_t> {
+    if !glimpse.is_sure() {
+        return None;
+    }
+    let conn = glimpse.conn();
     let shared = conn.shared();
     if shared.tx_gate.enter() != TxMode::Plain {
         shared.tx_gate.leave();

@@ -360,8 +360,9 @@ impl Glimpse {
         }
     }
 
+    /// Does the descriptor still refer to that connection?
     #[inline(always)]
-    fn is_sure(&self) -> bool {
+    pub fn is_sure(&self) -> bool {
         let address = core::ptr::from_ref(self.conn.conn()) as usize;
         self.entry.load(Ordering::Acquire) == address
     }

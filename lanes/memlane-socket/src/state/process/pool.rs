@@ -1,7 +1,7 @@
 //! The pool of connections: a new one takes a free index and a shared state, and the last hold gives them back.
 //!
-//! A new connection resets what each has written, which is a few cache lines. The rest is reset only if the one before it was
-//! [`worn`](Conn::worn): a short connection uses little of it.
+//! A new connection resets what every connection writes, which is a few cache lines. The rest is reset only if its place is
+//! [`worn`](Conn::worn): a short connection uses none of it.
 
 use super::{CONNS, PROCESS, above, is_by_name, unhide};
 use crate::state::conn::{Conn, Handshake, SharedState};
