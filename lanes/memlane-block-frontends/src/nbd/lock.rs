@@ -108,6 +108,17 @@ impl RangeLock {
         None
     }
 
+    /// Holds `from..to` together with others. `None`: somebody holds some of it alone, or waits to.
+    pub(super) fn try_share(&self, (from, to): (u64, u64)) -> Option<HeldRange> {
+        let range = Range {
+            from,
+            to,
+            alone: false,
+        };
+        let mut state = lock(&self.state);
+        state.admits(&range).then(|| state.hold(range))
+    }
+
     /// Lets go, and tells those who can go on now.
     pub(super) fn release(&self, held: HeldRange) {
         let mut state = lock(&self.state);

@@ -2,7 +2,7 @@
 
 use super::stream::{MAX_PARTS, Stream};
 use super::wire::{self, CHUNK_LEN, SIMPLE_REPLY_LEN};
-use memlane_block::volume::Lease;
+use memlane_block::volume::{Lease, Op, Queue};
 use memlane_core::access::SharedBytes;
 use std::collections::VecDeque;
 use std::io;
@@ -15,16 +15,31 @@ const MAX_HEADER: usize = CHUNK_LEN + 8;
 pub(super) enum Body {
     /// None.
     Empty,
-    /// `len` bytes from `at` on of a lease, which goes back when they are sent.
-    Lease { lease: Lease, at: u32, len: u32 },
+    /// In a lease.
+    Lease(Leased),
+    /// `len` bytes of the volume from `at` on, sent from where they are, and the rest in a lease.
+    InPlace { at: u64, len: u32, rest: Leased },
     /// Our own.
     Bytes(Vec<u8>),
+}
+
+/// `len` bytes from `at` on of a lease, which goes back when they are sent.
+pub(super) struct Leased {
+    pub(super) lease: Lease,
+    pub(super) at: u32,
+    pub(super) len: u32,
+}
+
+impl Leased {
+    fn bytes(&self) -> Option<SharedBytes> {
+        self.lease.bytes().part(self.at as usize, self.len as usize)
+    }
 }
 
 impl Body {
     fn heap(&self) -> usize {
         match self {
-            Body::Empty | Body::Lease { .. } => 0,
+            Body::Empty | Body::Lease(_) | Body::InPlace { .. } => 0,
             Body::Bytes(bytes) => bytes.len(),
         }
     }
@@ -36,27 +51,78 @@ struct Reply {
     body: Body,
 }
 
+/// Bytes of the volume that are to be sent next: the first, and how many.
+pub(super) type Place = (u64, u32);
+
+/// Bytes of the volume that could not be sent from where they are, and were read by a request.
+struct Fetched {
+    /// The first of them, in the reply's data.
+    from: usize,
+    leased: Leased,
+}
+
 impl Reply {
     fn len(&self) -> usize {
         self.header_len
             + match &self.body {
                 Body::Empty => 0,
-                Body::Lease { len, .. } => *len as usize,
+                Body::Lease(leased) => leased.len as usize,
+                Body::InPlace { len, rest, .. } => (len + rest.len) as usize,
                 Body::Bytes(bytes) => bytes.len(),
             }
     }
 
-    /// Appends what is left of it after its first `sent` bytes.
-    fn parts(&self, sent: usize, into: &mut Vec<SharedBytes>) {
+    /// Appends what is left of it after its first `sent` bytes, up to what is sent from the volume itself; what that is.
+    fn parts(
+        &self,
+        sent: usize,
+        fetched: Option<&Fetched>,
+        into: &mut Vec<SharedBytes>,
+    ) -> Option<Place> {
         let header = private(&self.header[..self.header_len]);
+        into.extend(rest(header, sent));
+        let sent = sent.saturating_sub(self.header_len);
         let body = match &self.body {
             Body::Empty => None,
-            Body::Lease { lease, at, len } => lease.bytes().part(*at as usize, *len as usize),
+            Body::Lease(leased) => leased.bytes(),
+            Body::InPlace { at, len, rest } => {
+                let place = in_place(*at, *len, sent, fetched, into);
+                if place.is_some() {
+                    return place;
+                }
+                return after(rest.bytes(), sent.saturating_sub(*len as usize), into);
+            }
             Body::Bytes(bytes) => Some(private(bytes)),
         };
-        into.extend(rest(header, sent));
-        into.extend(body.and_then(|body| rest(body, sent.saturating_sub(self.header_len))));
+        after(body, sent, into)
     }
+}
+
+/// Appends what is left of these bytes after the first `sent`. Nothing behind them lies in the volume.
+fn after(bytes: Option<SharedBytes>, sent: usize, into: &mut Vec<SharedBytes>) -> Option<Place> {
+    into.extend(bytes.and_then(|bytes| rest(bytes, sent)));
+    None
+}
+
+/// What is left to be sent from the volume after the first `sent` bytes, and what was fetched; that is appended.
+fn in_place(
+    at: u64,
+    len: u32,
+    sent: usize,
+    fetched: Option<&Fetched>,
+    into: &mut Vec<SharedBytes>,
+) -> Option<Place> {
+    let mut sent = sent;
+    if let Some(Fetched { from, leased }) = fetched
+        && let Some(done) = sent.checked_sub(*from)
+        && done < leased.len as usize
+    {
+        into.extend(leased.bytes().and_then(|bytes| rest(bytes, done)));
+        sent = from + leased.len as usize;
+    }
+    let sent = u32::try_from(sent).ok()?;
+    let left = len.checked_sub(sent).filter(|left| *left > 0)?;
+    Some((at + u64::from(sent), left))
 }
 
 fn rest(bytes: SharedBytes, from: usize) -> Option<SharedBytes> {
@@ -81,6 +147,10 @@ pub(super) struct Outbox {
     /// Bytes of all replies.
     bytes: usize,
     parts: Vec<SharedBytes>,
+    /// Bytes of the first reply that were read by a request after all.
+    fetched: Option<Fetched>,
+    /// What keeps everything from being sent.
+    misses: Option<Place>,
 }
 
 impl Outbox {
@@ -106,6 +176,7 @@ impl Outbox {
     pub(super) fn clear(&mut self) {
         self.replies.clear();
         (self.sent, self.heap, self.bytes) = (0, 0, 0);
+        (self.fetched, self.misses) = (None, None);
     }
 
     /// A simple reply.
@@ -161,20 +232,32 @@ impl Outbox {
         self.replies.push_back(reply);
     }
 
-    /// Sends what the stream takes at once; tells how many bytes that were.
-    pub(super) fn send(&mut self, stream: &mut Stream) -> io::Result<usize> {
+    /// The bytes of the volume without which nothing more can be sent: they are to be [`fetched`](Self::fetched).
+    pub(super) fn misses(&self) -> Option<Place> {
+        self.misses
+    }
+
+    /// Goes on with these bytes, the first of those that it [`misses`](Self::misses).
+    pub(super) fn fetched(&mut self, leased: Leased) {
+        self.misses = None;
+        if let Some(reply) = self.replies.front() {
+            let from = self.sent.saturating_sub(reply.header_len);
+            self.fetched = Some(Fetched { from, leased });
+        }
+    }
+
+    /// Sends what the stream takes at once, some of it from where the volume has it; tells how many bytes that were.
+    ///
+    /// # Errors
+    /// The stream's, or the volume's: then some of what was sent is wrong, and the rest must not follow it.
+    pub(super) fn send(&mut self, stream: &mut Stream, queue: &mut dyn Queue) -> io::Result<usize> {
         let mut total = 0;
-        while !self.replies.is_empty() || stream.holds_back() {
-            self.parts.clear();
-            let mut skip = self.sent;
-            for reply in &self.replies {
-                if self.parts.len() + 2 > MAX_PARTS {
-                    break;
-                }
-                reply.parts(skip, &mut self.parts);
-                skip = 0;
-            }
-            match stream.send(&self.parts) {
+        while self.misses.is_none() && (!self.replies.is_empty() || stream.holds_back()) {
+            let sent = match self.gather() {
+                None => stream.send(&self.parts),
+                Some(place) => self.send_in_place(place, stream, queue),
+            };
+            match sent {
                 Ok(0) => break,
                 Ok(n) => {
                     total += n;
@@ -188,6 +271,52 @@ impl Outbox {
         Ok(total)
     }
 
+    /// Finds the parts that are to be sent next, and the bytes of the volume behind them, if there are any.
+    fn gather(&mut self) -> Option<Place> {
+        self.parts.clear();
+        let (mut skip, mut fetched) = (self.sent, self.fetched.as_ref());
+        for reply in &self.replies {
+            if self.parts.len() + 3 > MAX_PARTS {
+                return None;
+            }
+            let place = reply.parts(skip, fetched, &mut self.parts);
+            if place.is_some() {
+                return place;
+            }
+            (skip, fetched) = (0, None);
+        }
+        None
+    }
+
+    /// Sends the parts, and with them bytes of the volume from where they are. If they cannot be had there, they are missed.
+    fn send_in_place(
+        &mut self,
+        (at, len): Place,
+        stream: &mut Stream,
+        queue: &mut dyn Queue,
+    ) -> io::Result<usize> {
+        let (whole, parts) = (self.parts.len(), &mut self.parts);
+        let before: usize = parts.iter().map(SharedBytes::len).sum();
+        let mut sent = Ok(0);
+        let used = queue.in_place(Op::Read, (at, len), &mut |bytes| {
+            parts.push(bytes);
+            sent = stream.send(parts);
+            let all = sent.as_ref().copied().unwrap_or(0);
+            all.saturating_sub(before)
+        });
+        parts.truncate(whole);
+        let is_told = !matches!(sent, Ok(0)) && !is_out_of_reach(&sent);
+        match used {
+            Err(errno) => Err(io::Error::from_raw_os_error(errno.0)),
+            Ok(_) if is_told => sent,
+            Ok(_) if before > 0 => stream.send(parts),
+            Ok(_) => {
+                self.misses = Some((at, len));
+                Ok(0)
+            }
+        }
+    }
+
     fn advance(&mut self, n: usize) {
         self.sent += n;
         while let Some(reply) = self.replies.front() {
@@ -198,8 +327,15 @@ impl Outbox {
             self.bytes -= reply.len();
             self.heap -= reply.body.heap();
             self.replies.pop_front();
+            self.fetched = None;
         }
     }
+}
+
+/// Is a page of the volume gone, so that the kernel does not get at it?
+fn is_out_of_reach(sent: &io::Result<usize>) -> bool {
+    let error = sent.as_ref().err();
+    error.is_some_and(|error| error.raw_os_error() == Some(libc::EFAULT))
 }
 
 fn done(last: bool) -> u16 {

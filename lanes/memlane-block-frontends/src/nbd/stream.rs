@@ -66,6 +66,15 @@ impl Stream {
         })
     }
 
+    /// Receives what there is into `bytes`, without TLS.
+    ///
+    /// # Errors
+    /// As of [`recv`](Self::recv).
+    pub(super) fn recv_into(&mut self, bytes: SharedBytes) -> io::Result<usize> {
+        let came = self.recv(Some(bytes), &mut [], false)?;
+        Ok(came.payload)
+    }
+
     /// Sends some of the parts' bytes, and says how many.
     ///
     /// # Errors
@@ -145,7 +154,7 @@ fn recv_parts(
     message.msg_iovlen = n as _;
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     loop {
-        // SAFETY: each part is writable memory of its length: a lease's, which its queue keeps mapped, or `buffer`.
+        // SAFETY: each part is writable memory of its length: a lease's or the volume's, which the queue keeps mapped, or `buffer`.
         let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
         match usize::try_from(got) {
             Ok(got) => return Ok(got),

@@ -4,8 +4,9 @@ use super::answer::Opened;
 use super::request::PendingRequest;
 use crate::loan::Borrowed;
 use crate::store::{self, Backing, StoreRequest};
-use crate::volume::Op;
+use crate::volume::{Errno, Op};
 use crate::wire::Access;
+use memlane_core::access::SharedBytes;
 use memlane_wait::mutex::lock;
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
@@ -65,6 +66,25 @@ impl Share {
             lease.note_copied(len);
         }
         is_done
+    }
+}
+
+impl Share {
+    /// Has `moves` read or write these bytes in the memory that is lent. `None`: nothing is borrowed, or this cannot be done there.
+    ///
+    /// # Errors
+    /// `EIO`: its file has become shorter meanwhile.
+    pub(super) fn in_place(
+        &self,
+        op: Op,
+        place: (u64, u32),
+        moves: &mut dyn FnMut(SharedBytes) -> usize,
+    ) -> Result<Option<usize>, Errno> {
+        let share = lock(&self.0);
+        let Some(loan) = share.as_ref() else {
+            return Ok(None);
+        };
+        loan.backing.in_place(op, place, moves)
     }
 }
 

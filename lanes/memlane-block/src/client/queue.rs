@@ -5,7 +5,8 @@ use super::lent::Share;
 use super::remote::{Alarm, Remote, State};
 use super::request::{PendingRequest, check, result_of};
 use crate::volume::stats::Shard;
-use crate::volume::{ChunkFile, Done, Errno, Io, Lease, Memory, Queue};
+use crate::volume::{ChunkFile, Done, Errno, Io, Lease, Memory, Op, Queue};
+use memlane_core::access::SharedBytes;
 use memlane_transport::engine::Time;
 use memlane_transport::engine::client::AllDown as Patience;
 use memlane_transport::error::RequestError;
@@ -335,6 +336,23 @@ impl Queue for RemoteQueue {
             return Err(Errno(libc::EINVAL));
         }
         self.port.lease_in(memory, place).map_err(errno_of)
+    }
+
+    fn in_place(
+        &mut self,
+        op: Op,
+        place: (u64, u32),
+        moves: &mut dyn FnMut(SharedBytes) -> usize,
+    ) -> Result<Option<usize>, Errno> {
+        if !matches!(self.remote().gate().state, State::Open) {
+            return Ok(None);
+        }
+        let moved = self.share.in_place(op, place, moves);
+        match moved {
+            Ok(bytes) => self.shard().moved(op, bytes.unwrap_or(0)),
+            Err(_) => self.shard().failed(),
+        }
+        moved
     }
 
     fn chunk_file(&self) -> io::Result<Option<ChunkFile>> {

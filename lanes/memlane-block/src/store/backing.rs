@@ -397,6 +397,32 @@ impl Backing {
         Err(if gone { Errno(libc::EIO) } else { Errno::INVAL })
     }
 
+    /// Has `moves` read or write these bytes where they are (see [`Queue::in_place`](crate::volume::Queue::in_place)).
+    ///
+    /// # Errors
+    /// `EIO`: its file has become shorter meanwhile.
+    pub fn in_place(
+        &self,
+        op: Op,
+        (at, len): (u64, u32),
+        moves: &mut dyn FnMut(SharedBytes) -> usize,
+    ) -> Result<Option<usize>, Errno> {
+        let is_allowed = op == Op::Read || (op == Op::Write && self.writable);
+        let end = at.checked_add(len.into());
+        let is_inside = end.is_some_and(|end| end <= self.size.load(Ordering::Acquire));
+        if !is_allowed || !is_inside {
+            return Ok(None);
+        }
+        match &self.source {
+            Source::Memory(memory) => Ok(memory.part(at, len).map(moves)),
+            Source::File(file) => match file.mapped() {
+                Some(mapped) => mapped.in_place(file.fd(), op, (at, len), moves),
+                None => Ok(None),
+            },
+            Source::Nothing => Ok(None),
+        }
+    }
+
     /// Reads the size again, and returns whether it has changed. After it has shrunk, requests for what is gone fail.
     pub fn look(&self) -> bool {
         self.look_as(false)

@@ -73,6 +73,11 @@ impl Memory {
         }
     }
 
+    /// `len` bytes from `at` on.
+    pub(super) fn part(&self, at: u64, len: u32) -> Option<SharedBytes> {
+        self.bytes().part(usize::try_from(at).ok()?, len as usize)
+    }
+
     /// Carries out `op` on `len` bytes from `at` on; `data` is the request's memory.
     pub(super) fn perform(
         &self,

@@ -5,6 +5,7 @@ use super::leases::Leases;
 use super::stats::{Counters, VolumeStats};
 use super::{Done, Errno, Info, Io, Lease, Memory, Op, Queue, Volume};
 use crate::store::{self, Backing, Completion, Direct, Engine, Failure, StoreKind, StoreRequest};
+use memlane_core::access::SharedBytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -215,6 +216,24 @@ impl Queue for LocalQueue {
             return Err(Errno::INVAL);
         }
         self.leases.take_in(memory, place)
+    }
+
+    fn in_place(
+        &mut self,
+        op: Op,
+        place: (u64, u32),
+        moves: &mut dyn FnMut(SharedBytes) -> usize,
+    ) -> Result<Option<usize>, Errno> {
+        let shard = self.counters.shard(self.number);
+        let moved = self.backing.in_place(op, place, moves);
+        match moved {
+            Ok(bytes) => shard.moved(op, bytes.unwrap_or(0)),
+            Err(errno) => {
+                shard.failed();
+                self.backing.failed(op, place.0, place.1, errno);
+            }
+        }
+        moved
     }
 
     fn submit(&mut self, io: Io) {

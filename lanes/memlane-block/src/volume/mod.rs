@@ -263,6 +263,29 @@ pub trait Queue: Send {
         Err(Errno(libc::EOPNOTSUPP))
     }
 
+    /// Calls `moves` with the memory in which the volume itself has some of these bytes: the first of them, as many as lie
+    /// together there. It reads ([`Op::Read`]) or writes ([`Op::Write`]) as many of them as it likes, from the first on, and
+    /// returns how many. So does this, and counts them. They need not be whole blocks.
+    ///
+    /// A write is complete, and its file's times are set, when an ordinary one to the bytes behind it is done.
+    ///
+    /// The memory is there for this call alone, and `moves` must not wait: meanwhile nobody can take the volume back or make it
+    /// smaller.
+    ///
+    /// `None`: such memory does not exist, or cannot be had now, and nothing was done. A lease always can.
+    ///
+    /// # Errors
+    /// `EIO`: the volume's file has become shorter meanwhile. What was read there may be zeroes instead, and what was written is lost.
+    fn in_place(
+        &mut self,
+        op: Op,
+        place: (u64, u32),
+        moves: &mut dyn FnMut(SharedBytes) -> usize,
+    ) -> Result<Option<usize>, Errno> {
+        let _ = (op, place, moves);
+        Ok(None)
+    }
+
     /// The chunks of a server of this host, if leases lie there ([`Lease::in_chunks`]).
     ///
     /// # Errors
@@ -271,7 +294,7 @@ pub trait Queue: Send {
         Ok(None)
     }
 
-    /// Takes a request. It goes out with the next call of any other method but `lease`, at the latest.
+    /// Takes a request. It goes out with the next call of any other method but `lease` and `in_place`, at the latest.
     fn submit(&mut self, io: Io);
 
     /// Sends what was submitted.

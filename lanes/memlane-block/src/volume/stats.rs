@@ -81,6 +81,15 @@ impl Shard {
         }
     }
 
+    /// Bytes of a request whose rest is yet to be [`done`](Self::done).
+    pub(crate) fn moved(&self, op: Op, bytes: usize) {
+        match op {
+            Op::Read => add(&self.read_bytes, bytes as u64),
+            Op::Write => add(&self.write_bytes, bytes as u64),
+            _ => {}
+        }
+    }
+
     pub(crate) fn failed(&self) {
         add(&self.errors, 1);
     }

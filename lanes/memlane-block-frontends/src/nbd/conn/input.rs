@@ -13,18 +13,19 @@ use memlane_core::access::SharedBytes;
 use std::io;
 
 impl Target {
-    fn piece(&self) -> Piece {
+    fn len(&self) -> usize {
         match self {
-            Target::Lease { piece, .. } | Target::Bytes { piece, .. } => *piece,
+            Target::Lease { piece, .. } | Target::Bytes { piece, .. } => piece.len() as usize,
+            Target::InPlace { len, .. } => *len,
         }
     }
 
     fn missing(&self) -> usize {
         let there = match self {
-            Target::Lease { filled, .. } => *filled,
+            Target::Lease { filled, .. } | Target::InPlace { filled, .. } => *filled,
             Target::Bytes { bytes, .. } => bytes.len(),
         };
-        (self.piece().len() as usize).saturating_sub(there)
+        self.len().saturating_sub(there)
     }
 }
 
@@ -78,6 +79,7 @@ impl Conn<'_> {
         }
         add(&self.around.stats.requests, 1);
         self.large = request.command == cmd::WRITE && request.len >= LARGE;
+        self.by_leases = false;
         match verdict {
             Verdict::End => self.close(),
             Verdict::Broken => {
@@ -124,10 +126,12 @@ impl Conn<'_> {
         if at == end {
             return self.answer(request, 0);
         }
+        let in_place = self.read_in_place(request);
+        at += u64::from(in_place);
         let in_one_piece = request.command == cmd::READ
             && (!self.terms.structured || request.flags & wire::cmd_flag::DF != 0);
         let span = Span::next(at, end, self.terms.info.block, self.terms.info.max_io);
-        let gathered = (in_one_piece && span.take < request.len).then(|| {
+        let gathered = (in_one_piece && in_place == 0 && span.take < request.len).then(|| {
             self.gathered += request.len as usize;
             vec![0; request.len as usize]
         });
@@ -137,6 +141,7 @@ impl Conn<'_> {
             more: true,
             error: 0,
             gathered,
+            in_place,
             told: false,
         });
         self.input = match request.command {
@@ -216,7 +221,9 @@ impl Conn<'_> {
         };
         let io = Io::data(0, Op::Read, span.at, span.len, lease);
         self.submit(pending, Kind::Read(span), io, None);
-        self.turn_bytes = self.turn_bytes.saturating_sub(span.len as usize);
+        let in_place = self.pending.get_mut(pending).map_or(0, |p| p.in_place);
+        let bytes = (span.len + in_place) as usize;
+        self.turn_bytes = self.turn_bytes.saturating_sub(bytes);
         Some(at + u64::from(span.take))
     }
 
@@ -319,7 +326,7 @@ impl Conn<'_> {
             };
             return Some(Wants::Bytes);
         }
-        let next = at + u64::from(into.piece().len());
+        let next = at + into.len() as u64;
         self.write(pending, into);
         if next < end {
             self.input = Input::Payload {
@@ -335,6 +342,15 @@ impl Conn<'_> {
     }
 
     fn target(&mut self, pending: u32, at: u64, end: u64) -> Option<Result<Target, ()>> {
+        let info = &self.terms.info;
+        let ahead = (self.end - self.begin).next_multiple_of(info.block as usize);
+        let end_of_ahead = at + ahead as u64;
+        let end = match self.write_in_place(end_of_ahead, end) {
+            Some(len) if ahead == 0 => return Some(Ok(Target::InPlace { len, filled: 0 })),
+            // What is here already goes by a lease.
+            Some(_) => end_of_ahead,
+            None => end,
+        };
         let info = &self.terms.info;
         let piece = Piece::next(at, end, info.block, info.max_io);
         let len = match piece {
@@ -370,6 +386,8 @@ impl Conn<'_> {
                 *filled += n;
             }
             Target::Bytes { bytes, .. } => bytes.extend(from),
+            // It is begun when nothing is there, and is received by calls that read nothing ahead.
+            Target::InPlace { .. } => {}
         }
         self.begin += n;
         (into, n == missing)
@@ -396,6 +414,7 @@ impl Conn<'_> {
                     self.patch(pending, lease, block, from, bytes, flags);
                 }
             }
+            Target::InPlace { .. } => {}
         }
     }
 
@@ -428,6 +447,9 @@ impl Conn<'_> {
             self.inbox.copy_within(self.begin..self.end, 0);
             (self.begin, self.end) = (0, self.end - self.begin);
         }
+        if self.fills_in_place() {
+            return self.receive_in_place();
+        }
         let (payload, ahead) = self.where_to();
         let room = (self.inbox.len() - self.end).min(ahead);
         let buffer = &mut self.inbox[self.end..self.end + room];
@@ -443,15 +465,20 @@ impl Conn<'_> {
                 }
                 true
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-            Err(error) => {
-                self.close();
-                if error.kind() != io::ErrorKind::UnexpectedEof {
-                    self.die();
-                }
-                true
-            }
+            Err(error) => self.receive_failed(&error),
         }
+    }
+
+    /// Does this error change anything?
+    pub(super) fn receive_failed(&mut self, error: &io::Error) -> bool {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return false;
+        }
+        self.close();
+        if error.kind() != io::ErrorKind::UnexpectedEof {
+            self.die();
+        }
+        true
     }
 
     /// The rest of a large payload goes to its lease, and only a header is read ahead: what follows may be payload

@@ -3,11 +3,13 @@
 //! ```text
 //!   socket ─► inbox ─► judge ─► pieces ─► Queue::submit … Queue::reap ─► outbox ─► socket
 //!       └── payload of a large WRITE ──► lease ──►          lease ── data of a READ ──►┘
+//!       └── or to where the volume has it, and from there (in_place.rs) ──────────────►┘
 //! ```
 //!
 //! Requests are taken in order and done in any order. One that finds no memory or too much under way waits, and those
 //! behind it stay in the socket.
 
+mod in_place;
 mod input;
 mod tasks;
 
@@ -78,6 +80,8 @@ struct Pending {
     error: u32,
     /// The reply's data, if it must be in one piece and does not lie in one.
     gathered: Option<Vec<u8>>,
+    /// Of a READ: the bytes at its beginning that are sent from where the volume has them.
+    in_place: u32,
     /// The reply is complete.
     told: bool,
 }
@@ -95,6 +99,8 @@ enum Kind {
     /// Nothing comes back but a result.
     Plain,
     Read(Span),
+    /// What could not be sent from where the volume has it. Of no request: its reply is being sent.
+    Fetch(Span),
     Extents,
     /// A part of a block: the block is being read; then these bytes go into it and it is written.
     Patch {
@@ -151,6 +157,8 @@ enum Target {
         piece: Piece,
         bytes: Vec<u8>,
     },
+    /// Where the volume has them. What ends such a payload goes by a lease.
+    InPlace { len: usize, filled: usize },
 }
 
 /// What the input waits for.
@@ -175,6 +183,10 @@ pub(super) struct Conn<'a> {
     input: Input,
     /// The last request had a large payload: do not read ahead.
     large: bool,
+    /// The rest of its payload goes to leases.
+    by_leases: bool,
+    /// What the outbox misses is being read.
+    fetches: bool,
     pending: Slab<Pending>,
     tasks: Slab<Task>,
     gathered: usize,
@@ -227,6 +239,8 @@ impl<'a> Conn<'a> {
             end: early.len(),
             input: Input::Header,
             large: false,
+            by_leases: false,
+            fetches: false,
             pending: Slab::default(),
             tasks: Slab::default(),
             gathered: 0,
@@ -280,7 +294,7 @@ impl<'a> Conn<'a> {
 
     fn has_only_the_socket(&self) -> bool {
         let told = self.outbox.is_empty() && !self.stream.holds_back();
-        told && self.tasks.is_empty() && self.until.is_none()
+        told && self.tasks.is_empty() && self.until.is_none() && !self.fills_in_place()
     }
 
     /// Works for what the volume has, if that is likely to end soon. Not amid a payload: the client fills the socket
@@ -295,7 +309,7 @@ impl<'a> Conn<'a> {
     fn is_over(&self) -> bool {
         let closed = self.dead || matches!(self.input, Input::Closed);
         let told = self.dead || (self.outbox.is_empty() && !self.stream.holds_back());
-        closed && told && self.pending.is_empty()
+        closed && told && self.pending.is_empty() && self.tasks.is_empty()
     }
 
     /// Without a client that reads and writes, this ends after a while. What is under way is finished nevertheless.
@@ -315,7 +329,7 @@ impl<'a> Conn<'a> {
         self.until.get_or_insert(until);
     }
 
-    /// Reads no more. A WRITE that came in part is given up; of it, only pieces that were whole are written.
+    /// Reads no more. A WRITE that came in part is given up; of it, what came in place and pieces that were whole are written.
     fn close(&mut self) {
         let input = std::mem::replace(&mut self.input, Input::Closed);
         (self.begin, self.end) = (0, 0);
@@ -343,8 +357,8 @@ impl<'a> Conn<'a> {
         if self.dead {
             return false;
         }
-        match self.outbox.send(&mut self.stream) {
-            Ok(sent) => sent > 0,
+        match self.outbox.send(&mut self.stream, &mut *self.queue) {
+            Ok(sent) => self.fetch() || sent > 0,
             Err(_) => {
                 self.close();
                 self.die();
@@ -359,7 +373,8 @@ impl<'a> Conn<'a> {
             return;
         }
         // The queue only has results of tasks, and memory where there was none: without both it need not wake us.
-        let waits_for_queue = !self.tasks.is_empty() || self.wants == Wants::Room;
+        let misses = self.outbox.misses().is_some();
+        let waits_for_queue = misses || !self.tasks.is_empty() || self.wants == Wants::Room;
         let mut of_queue = PollFlags::empty();
         if waits_for_queue {
             self.woken = true;
@@ -372,7 +387,7 @@ impl<'a> Conn<'a> {
         if self.wants == Wants::Bytes {
             events |= PollFlags::IN;
         }
-        if !self.outbox.is_empty() || self.stream.holds_back() {
+        if !misses && (!self.outbox.is_empty() || self.stream.holds_back()) {
             events |= PollFlags::OUT;
         }
         let left = self

@@ -2,7 +2,8 @@
 
 use super::{Conn, EXTENTS_LEN, Kind, Pending, Task};
 use crate::nbd::lock::HeldRange;
-use crate::nbd::outbox::Body;
+use crate::nbd::outbox::{Body, Leased};
+use crate::nbd::request::Span;
 use crate::nbd::stats::add;
 use crate::nbd::wire::{self, Request, cmd};
 use memlane_block::volume::{Done, EXTENT_LEN, Flags, Io, Lease, Op};
@@ -118,6 +119,9 @@ impl Conn<'_> {
         if let Some(held) = task.held.take() {
             self.around.lock.release(held);
         }
+        if let Kind::Fetch(span) = task.kind {
+            return self.fetched(span, done);
+        }
         if let Some(waiting) = self.pending.get_mut(task.pending) {
             waiting.open -= 1;
             match done.result {
@@ -137,8 +141,20 @@ impl Conn<'_> {
             return;
         };
         match task.kind {
-            Kind::Plain | Kind::Patch { .. } => {}
+            Kind::Plain | Kind::Patch { .. } | Kind::Fetch(_) => {}
             Kind::Read(_) if waiting.error != 0 => {}
+            Kind::Read(span) if waiting.in_place > 0 => {
+                let (cookie, at, len) =
+                    (waiting.request.cookie, waiting.request.at, waiting.in_place);
+                waiting.told = true;
+                let rest = leased(lease, span);
+                let all = len + rest.len;
+                let body = Body::InPlace { at, len, rest };
+                match self.terms.structured {
+                    true => self.outbox.data(true, cookie, at, all, body),
+                    false => self.outbox.simple(0, cookie, body),
+                }
+            }
             Kind::Read(span) => {
                 let (cookie, at) = (waiting.request.cookie, span.at + u64::from(span.skip));
                 if let Some(gathered) = &mut waiting.gathered {
@@ -153,12 +169,7 @@ impl Conn<'_> {
                 }
                 let last = waiting.open == 0 && !waiting.more;
                 waiting.told = last;
-                let (at_lease, len) = (span.skip, span.take);
-                let body = Body::Lease {
-                    lease,
-                    at: at_lease,
-                    len,
-                };
+                let (len, body) = (span.take, Body::Lease(leased(lease, span)));
                 match self.terms.structured {
                     true => self.outbox.data(last, cookie, at, len, body),
                     false => self.outbox.simple(0, cookie, body),
@@ -235,6 +246,15 @@ impl Conn<'_> {
             cmd::WRITE => add(&stats.written_bytes, request.len.into()),
             _ => {}
         }
+    }
+}
+
+/// What is wanted of a span that was read.
+pub(super) fn leased(lease: Lease, span: Span) -> Leased {
+    Leased {
+        lease,
+        at: span.skip,
+        len: span.take,
     }
 }
 
