@@ -2,7 +2,9 @@
 //! nothing is lost when either side is killed, and a volume never has two writers.
 
 use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -445,6 +447,51 @@ fn a_lent_file_is_taken_back_before_it_becomes_smaller() {
         std::fs::metadata(&world.file).expect("a file").len(),
         SIZE / 2
     );
+    mapping.end();
+}
+
+/// An NBD client that asks for the first bytes of an export, and leaves the reply in its socket.
+fn asks_and_does_not_listen(uri: &str, len: u32) -> UnixStream {
+    let (_, socket) = uri.split_once("socket=").expect("a unix socket");
+    let mut stream = UnixStream::connect(socket).expect("an export");
+    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+    // Fixed newstyle, no zeroes; EXPORT_NAME of the default export (nbd's doc/proto.md).
+    stream.read_exact(&mut [0; 18]).expect("a greeting");
+    stream.write_all(&3_u32.to_be_bytes()).expect("flags");
+    let name = [&b"IHAVEOPT"[..], &1_u32.to_be_bytes(), &[0; 4]].concat();
+    stream.write_all(&name).expect("an option");
+    stream.read_exact(&mut [0; 10]).expect("size and flags");
+    let read = 0x2560_9513_u32.to_be_bytes();
+    let request = [&read[..], &[0; 20], &len.to_be_bytes()].concat();
+    stream.write_all(&request).expect("a request");
+    stream
+}
+
+#[test]
+fn a_lent_file_becomes_smaller_while_a_client_leaves_the_reply_to_a_read_in_its_socket() {
+    const LEN: u32 = 8 << 20;
+    let world = World::new("lent-half-sent");
+    let bytes: Vec<u8> = (0..LEN).map(|n| (n >> 12).to_le_bytes()[0]).collect();
+    let file = File::options().write(true).open(&world.file);
+    file.expect("the file")
+        .write_all_at(&bytes, 0)
+        .expect("written");
+    let mapping = world.nbd("a", "disk", &[]);
+    assert!(is_lent(&mapping), "{:#}", mapping.show());
+    let mut stream = asks_and_does_not_listen(mapping.shown(), LEN);
+    mapping.wait_until("a part is sent", |session| {
+        let read = session["volumes"][0]["read_bytes"].as_u64();
+        read.is_some_and(|read| read > 8192)
+    });
+    let name = world.alone.name();
+    let resize = ["vol", "resize", "disk", "16M", "--server", name];
+    let said = world.alone.memlane(&resize);
+    assert!(said.status.success(), "{said:?}");
+    assert!(!is_lent(&mapping), "{:#}", mapping.show());
+    let mut reply = vec![0; LEN as usize + 16];
+    stream.read_exact(&mut reply).expect("all of it");
+    assert_eq!(reply[4..8], [0; 4], "no error");
+    assert!(reply[16..] == bytes, "the file's bytes");
     mapping.end();
 }
 

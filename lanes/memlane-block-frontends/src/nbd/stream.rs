@@ -105,6 +105,12 @@ impl Stream {
         }
     }
 
+    /// Are both ends on this host, at a unix socket?
+    pub(super) fn is_unix(&self) -> bool {
+        use rustix::net::{AddressFamily, sockopt::socket_domain};
+        socket_domain(self.as_fd()) == Ok(AddressFamily::UNIX)
+    }
+
     /// Does payload come to its place without a copy?
     pub(super) fn is_plain(&self) -> bool {
         matches!(self, Stream::Plain(_))

@@ -383,4 +383,58 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn bytes_are_moved_where_they_are_if_they_are_in_memory() {
+        allow_mappings();
+        let file = File::from(memfd_create("in-place", MemfdFlags::CLOEXEC).expect("a file"));
+        let (page, some) = (PAGE as u64, 2 * MOST_IN_PLACE);
+        file.set_len(2 * some as u64).expect("a size");
+        file.write_all_at(&vec![7; some], 0).expect("written");
+        let mapped = Mapped::new(true);
+        let move_all = |op, at, len: usize| {
+            let len = u32::try_from(len).expect("small");
+            let mut seen = None;
+            let mut moves = |bytes: SharedBytes| {
+                seen = Some(bytes.len());
+                bytes.len()
+            };
+            let moved = mapped.in_place(file.as_fd(), op, (at, len), &mut moves);
+            assert_eq!(moved, Ok(seen), "{op:?} {at} {len}");
+            seen
+        };
+        assert_eq!(move_all(Op::Read, 3, 5), Some(5));
+        assert_eq!(move_all(Op::Write, 0, some), Some(MOST_IN_PLACE));
+        assert_eq!(move_all(Op::Read, some as u64, PAGE), None, "a hole");
+        let near = some as u64 - page;
+        assert_eq!(move_all(Op::Read, near, 2 * PAGE), None, "half a hole");
+        assert_eq!(move_all(Op::Read, 2 * some as u64, 1), None, "the end");
+        assert_eq!(move_all(Op::Read, u64::MAX, 1), None);
+        assert_eq!(move_all(Op::Read, 0, 0), None);
+        let read_only = Mapped::new(false);
+        let refused = read_only.in_place(file.as_fd(), Op::Write, (0, 1), &mut |_| 1);
+        assert_eq!(refused, Ok(None));
+    }
+
+    #[test]
+    fn what_is_moved_while_a_file_becomes_shorter_is_told_as_lost() {
+        allow_mappings();
+        let file = File::from(memfd_create("in-place", MemfdFlags::CLOEXEC).expect("a file"));
+        let mapped = Mapped::new(true);
+        for (op, moved) in [(Op::Read, 5), (Op::Write, 5), (Op::Write, 0)] {
+            file.write_all_at(&[7; LEAST], 0).expect("written");
+            let mut moves = |_| {
+                ftruncate(&file, 0).expect("shorter");
+                moved
+            };
+            let told = mapped.in_place(file.as_fd(), op, (0, 64), &mut moves);
+            let nothing_moved = moved == 0;
+            let expected = if nothing_moved {
+                Ok(None)
+            } else {
+                Err(Errno(libc::EIO))
+            };
+            assert_eq!(told, expected, "{op:?}");
+        }
+    }
 }

@@ -8,11 +8,15 @@
 use super::tasks::leased;
 use super::{Conn, Input, Kind, Target, Then};
 use crate::nbd::request::Span;
+use crate::nbd::stream::Stream;
 use crate::nbd::wire::{Request, cmd, error_of};
 use memlane_block::volume::{Done, Io, Op};
 
 /// Fewer bytes go by a lease: the calls that this needs besides cost more than the copy.
-const LEAST: u64 = 64 << 10;
+const LEAST: u32 = 64 << 10;
+/// The same for bytes that are sent by TCP: those of several replies go by one call from leases, which wakes the receiver once, and
+/// by a call for each reply from the volume.
+const LEAST_BY_TCP: u32 = 512 << 10;
 /// The bytes at the end that go by a lease.
 const LAST: u32 = 4096;
 /// Most bytes that are received by one call: of more, the first are out of the caches before the last have come
@@ -20,6 +24,14 @@ const LAST: u32 = 4096;
 const MOST: u32 = 256 << 10;
 /// The request of a task that has none.
 const OF_NO_REQUEST: u32 = u32::MAX;
+
+/// The length from which on a READ is answered in place.
+pub(super) fn least_to_send(stream: &Stream) -> u32 {
+    match stream.is_unix() {
+        true => LEAST,
+        false => LEAST_BY_TCP,
+    }
+}
 
 impl Conn<'_> {
     /// How many of the bytes of `at..end` can be received in place. Their end is the end of a block.
@@ -30,7 +42,7 @@ impl Conn<'_> {
         let suits = self.large && !self.by_leases && at.is_multiple_of(block);
         let len = until
             .checked_sub(at)
-            .filter(|_| suits && end - at >= LEAST)?;
+            .filter(|_| suits && end - at >= LEAST.into())?;
         self.is_in_place(Op::Write, at, len)
             .then(|| usize::try_from(len).ok())?
     }
@@ -38,7 +50,7 @@ impl Conn<'_> {
     /// How many bytes at the beginning of a request can be sent from where they are.
     pub(super) fn read_in_place(&mut self, request: &Request) -> u32 {
         let has_room = self.terms.info.max_io >= 2 * self.terms.info.block + LAST;
-        let suits = request.command == cmd::READ && u64::from(request.len) >= LEAST;
+        let suits = request.command == cmd::READ && request.len >= self.in_place_from;
         let len = request.len.saturating_sub(LAST);
         match suits && has_room && self.is_in_place(Op::Read, request.at, len.into()) {
             true => len,

@@ -185,6 +185,8 @@ pub(super) struct Conn<'a> {
     large: bool,
     /// The rest of its payload goes to leases.
     by_leases: bool,
+    /// The length from which on a READ is answered from where the volume has its bytes.
+    in_place_from: u32,
     /// What the outbox misses is being read.
     fetches: bool,
     pending: Slab<Pending>,
@@ -231,6 +233,7 @@ impl<'a> Conn<'a> {
         inbox[..early.len()].copy_from_slice(early);
         Ok(Conn {
             queue: around.volume.queue()?,
+            in_place_from: in_place::least_to_send(&stream),
             around,
             stream,
             terms,
