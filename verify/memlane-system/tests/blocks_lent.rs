@@ -480,7 +480,7 @@ fn a_lent_file_becomes_smaller_while_a_client_leaves_the_reply_to_a_read_in_its_
     assert!(is_lent(&mapping), "{:#}", mapping.show());
     let mut stream = asks_and_does_not_listen(mapping.shown(), LEN);
     mapping.wait_until("a part is sent", |session| {
-        let read = session["volumes"][0]["read_bytes"].as_u64();
+        let read = session["volumes"][0]["counters"]["read_bytes"].as_u64();
         read.is_some_and(|read| read > 8192)
     });
     let name = world.alone.name();

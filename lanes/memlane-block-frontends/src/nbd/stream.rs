@@ -66,6 +66,23 @@ impl Stream {
         })
     }
 
+    /// How many bytes have come, without TLS.
+    ///
+    /// # Errors
+    /// As of [`recv`](Self::recv), if there are none.
+    pub(super) fn waiting(&self) -> io::Result<usize> {
+        let waiting = rustix::io::ioctl_fionread(self.as_fd())?;
+        if waiting > 0 {
+            return Ok(usize::try_from(waiting).unwrap_or(usize::MAX));
+        }
+        use rustix::net::{RecvFlags, recv};
+        let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(self.as_fd(), &mut [0_u8; 1], look)?.0 {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            n => Ok(n),
+        }
+    }
+
     /// Receives what there is into `bytes`, without TLS.
     ///
     /// # Errors

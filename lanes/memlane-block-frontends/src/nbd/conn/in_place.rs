@@ -84,30 +84,38 @@ impl Conn<'_> {
         else {
             return false;
         };
-        let (from, to) = (at + filled as u64, at + len as u64);
-        let block = u64::from(self.terms.info.block);
-        let Some(held) = self.around.lock.try_share((from - from % block, to)) else {
-            return self.go_on_by_leases(from);
+        let from = at + filled as u64;
+        let whole = match self.stream.waiting() {
+            Ok(waiting) => self.whole_blocks(waiting.min(len - filled)),
+            Err(error) => return self.receive_failed(&error),
+        };
+        if whole == 0 {
+            self.has_less_than_a_block = true;
+            return self.go_on_elsewhere(from);
+        }
+        let lock = self.around.lock;
+        let Some(held) = lock.try_share((from, from + u64::from(whole))) else {
+            self.by_leases = true;
+            return self.go_on_elsewhere(from);
         };
         let (stream, mut came) = (&mut self.stream, Ok(0));
-        let place = (
-            from,
-            u32::try_from(to - from).map_or(MOST, |left| left.min(MOST)),
-        );
+        let place = (from, whole);
         let used = self.queue.in_place(Op::Write, place, &mut |bytes| {
             came = stream.recv_into(bytes);
             came.as_ref().copied().unwrap_or(0)
         });
-        self.around.lock.release(held);
+        lock.release(held);
         let lost = came.as_ref().copied().unwrap_or(0) as u64;
         match (used, came) {
             (Err(errno), _) => self.give_up(from + lost, errno.0),
-            (Ok(None), _) => self.go_on_by_leases(from),
             (Ok(Some(n)), Ok(_)) => self.came_in_place(n),
-            (_, Err(error)) if error.raw_os_error() == Some(libc::EFAULT) => {
-                self.go_on_by_leases(from)
+            (_, Err(error)) if error.raw_os_error() != Some(libc::EFAULT) => {
+                self.receive_failed(&error)
             }
-            (_, Err(error)) => self.receive_failed(&error),
+            _ => {
+                self.by_leases = true;
+                self.go_on_elsewhere(from)
+            }
         }
     }
 
@@ -122,9 +130,14 @@ impl Conn<'_> {
         true
     }
 
-    /// The payload's bytes from `from` on go to leases.
-    fn go_on_by_leases(&mut self, from: u64) -> bool {
-        self.by_leases = true;
+    /// So many bytes, or some of them, in whole blocks: a client that dies amid a payload leaves no block half written.
+    fn whole_blocks(&self, bytes: usize) -> u32 {
+        let bytes = u32::try_from(bytes).map_or(MOST, |bytes| bytes.min(MOST));
+        bytes - bytes % self.terms.info.block
+    }
+
+    /// The payload's bytes from `from` on go where [`target`](Self::target) says.
+    fn go_on_elsewhere(&mut self, from: u64) -> bool {
         if let Input::Payload { at, into, .. } = &mut self.input {
             (*at, *into) = (from, None);
         }

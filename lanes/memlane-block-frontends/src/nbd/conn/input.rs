@@ -79,7 +79,7 @@ impl Conn<'_> {
         }
         add(&self.around.stats.requests, 1);
         self.large = request.command == cmd::WRITE && request.len >= LARGE;
-        self.by_leases = false;
+        (self.by_leases, self.has_less_than_a_block) = (false, false);
         match verdict {
             Verdict::End => self.close(),
             Verdict::Broken => {
@@ -342,13 +342,13 @@ impl Conn<'_> {
     }
 
     fn target(&mut self, pending: u32, at: u64, end: u64) -> Option<Result<Target, ()>> {
-        let info = &self.terms.info;
-        let ahead = (self.end - self.begin).next_multiple_of(info.block as usize);
-        let end_of_ahead = at + ahead as u64;
-        let end = match self.write_in_place(end_of_ahead, end) {
-            Some(len) if ahead == 0 => return Some(Ok(Target::InPlace { len, filled: 0 })),
+        let begun = std::mem::take(&mut self.has_less_than_a_block);
+        let here = (self.end - self.begin).max(begun.into());
+        let end_of_here = at + here.next_multiple_of(self.terms.info.block as usize) as u64;
+        let end = match self.write_in_place(end_of_here, end) {
+            Some(len) if here == 0 => return Some(Ok(Target::InPlace { len, filled: 0 })),
             // What is here already goes by a lease.
-            Some(_) => end_of_ahead,
+            Some(_) => end_of_here,
             None => end,
         };
         let info = &self.terms.info;

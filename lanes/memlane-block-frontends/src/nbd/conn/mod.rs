@@ -185,6 +185,8 @@ pub(super) struct Conn<'a> {
     large: bool,
     /// The rest of its payload goes to leases.
     by_leases: bool,
+    /// Of its next block, only a part has come.
+    has_less_than_a_block: bool,
     /// The length from which on a READ is answered from where the volume has its bytes.
     in_place_from: u32,
     /// What the outbox misses is being read.
@@ -243,6 +245,7 @@ impl<'a> Conn<'a> {
             input: Input::Header,
             large: false,
             by_leases: false,
+            has_less_than_a_block: false,
             fetches: false,
             pending: Slab::default(),
             tasks: Slab::default(),
