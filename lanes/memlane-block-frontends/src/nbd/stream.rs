@@ -8,6 +8,11 @@ use std::time::Duration;
 /// How long [`Stream::recv`] waits. Other news for the thread that waits come this much later at most.
 const NAP: Duration = Duration::from_millis(50);
 
+/// See [`Stream::least_alone`]; measured in docs/decisions/0047.
+const LEAST_ALONE: u32 = 64 << 10;
+/// The same by TCP: each call wakes the receiver.
+const LEAST_ALONE_BY_TCP: u32 = 512 << 10;
+
 /// Most parts that are sent by one system call.
 pub(super) const MAX_PARTS: usize = 128;
 
@@ -122,10 +127,13 @@ impl Stream {
         }
     }
 
-    /// Are both ends on this host, at a unix socket?
-    pub(super) fn is_unix(&self) -> bool {
+    /// The least bytes that are sent faster by a call of their own, from where they lie, than by a copy that others go with.
+    pub(super) fn least_alone(&self) -> u32 {
         use rustix::net::{AddressFamily, sockopt::socket_domain};
-        socket_domain(self.as_fd()) == Ok(AddressFamily::UNIX)
+        match socket_domain(self.as_fd()) {
+            Ok(AddressFamily::UNIX) => LEAST_ALONE,
+            _ => LEAST_ALONE_BY_TCP,
+        }
     }
 
     /// Does payload come to its place without a copy?

@@ -8,15 +8,11 @@
 use super::tasks::leased;
 use super::{Conn, Input, Kind, Target, Then};
 use crate::nbd::request::Span;
-use crate::nbd::stream::Stream;
 use crate::nbd::wire::{Request, cmd, error_of};
 use memlane_block::volume::{Done, Io, Op};
 
 /// Fewer bytes go by a lease: the calls that this needs besides cost more than the copy.
 const LEAST: u32 = 64 << 10;
-/// The same for bytes that are sent by TCP: those of several replies go by one call from leases, which wakes the receiver once, and
-/// by a call for each reply from the volume.
-const LEAST_BY_TCP: u32 = 512 << 10;
 /// The bytes at the end that go by a lease.
 const LAST: u32 = 4096;
 /// Most bytes that are received by one call: of more, the first are out of the caches before the last have come
@@ -24,14 +20,6 @@ const LAST: u32 = 4096;
 const MOST: u32 = 256 << 10;
 /// The request of a task that has none.
 const OF_NO_REQUEST: u32 = u32::MAX;
-
-/// The length from which on a READ is answered in place.
-pub(super) fn least_to_send(stream: &Stream) -> u32 {
-    match stream.is_unix() {
-        true => LEAST,
-        false => LEAST_BY_TCP,
-    }
-}
 
 impl Conn<'_> {
     /// How many of the bytes of `at..end` can be received in place. Their end is the end of a block.
@@ -58,8 +46,9 @@ impl Conn<'_> {
         }
     }
 
+    /// Asks about the first of the bytes; those behind them are asked about when they are moved.
     fn is_in_place(&mut self, op: Op, at: u64, len: u64) -> bool {
-        let place = (at, u32::try_from(len).unwrap_or(u32::MAX));
+        let place = (at, u32::try_from(len).map_or(MOST, |len| len.min(MOST)));
         self.stream.is_plain() && matches!(self.queue.in_place(op, place, &mut |_| 0), Ok(Some(_)))
     }
 

@@ -235,7 +235,7 @@ impl<'a> Conn<'a> {
         inbox[..early.len()].copy_from_slice(early);
         Ok(Conn {
             queue: around.volume.queue()?,
-            in_place_from: in_place::least_to_send(&stream),
+            in_place_from: stream.least_alone(),
             around,
             stream,
             terms,
