@@ -42,7 +42,7 @@ struct Whims {
     submitted: AtomicU64,
     /// They fail.
     fails: AtomicBool,
-    /// They are begun later.
+    /// Writes among them are begun later.
     holds: AtomicBool,
     /// There is no lease.
     is_full: AtomicBool,
@@ -161,7 +161,7 @@ impl Queue for FickleQueue {
 
     fn submit(&mut self, io: Io) {
         self.whims.submitted.fetch_add(1, Ordering::SeqCst);
-        if self.is(&self.whims.holds) {
+        if io.op == Op::Write && self.is(&self.whims.holds) {
             self.held.push(io);
         } else if self.is(&self.whims.fails) {
             self.failed.push(Done {
@@ -367,8 +367,8 @@ fn a_part_of_a_block_that_is_being_changed_does_not_undo_a_payload() {
     let (mut patches, mut writes) = (served.client(true), served.client(true));
     let (bytes, part) = (noise(1 << 20, 5), noise(100, 6));
     whims.set(&whims.holds, true);
-    let of_part = patches.ask(cmd::WRITE, 0, 200, 100, &part);
-    whims.settle(&whims.submitted);
+    let of_part = patches.ask(cmd::WRITE, 0, 600_200, 100, &part);
+    assert_eq!(whims.settle(&whims.submitted), 2, "it has read the block");
     let of_all = writes.ask(cmd::WRITE, 0, 0, MIB, &bytes);
     whims.settle(&whims.asked);
     whims.set(&whims.holds, false);
