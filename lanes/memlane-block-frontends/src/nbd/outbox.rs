@@ -72,7 +72,8 @@ impl Reply {
             }
     }
 
-    /// Appends what is left of it after its first `sent` bytes, up to what is sent from the volume itself; what that is.
+    /// Appends what is left of the reply after its first `sent` bytes, up to the bytes that are sent from the volume itself. Returns
+    /// where those are.
     fn parts(
         &self,
         sent: usize,
@@ -98,13 +99,13 @@ impl Reply {
     }
 }
 
-/// Appends what is left of these bytes after the first `sent`. Nothing behind them lies in the volume.
+/// Appends what is left of these bytes after the first `sent`. They end a reply, so no bytes of the volume follow.
 fn after(bytes: Option<SharedBytes>, sent: usize, into: &mut Vec<SharedBytes>) -> Option<Place> {
     into.extend(bytes.and_then(|bytes| rest(bytes, sent)));
     None
 }
 
-/// What is left to be sent from the volume after the first `sent` bytes, and what was fetched; that is appended.
+/// Which bytes of the volume are left to be sent after the first `sent`. Those that were fetched are appended instead.
 fn in_place(
     at: u64,
     len: u32,

@@ -127,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// The least bytes that are sent faster by a call of their own, from where they lie, than by a copy that others go with.
+    /// From this many bytes on, a call that sends them from where they lie is faster than a copy that is sent together with others.
     pub(super) fn least_alone(&self) -> u32 {
         use rustix::net::{AddressFamily, sockopt::socket_domain};
         match socket_domain(self.as_fd()) {

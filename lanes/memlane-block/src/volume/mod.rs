@@ -263,19 +263,19 @@ pub trait Queue: Send {
         Err(Errno(libc::EOPNOTSUPP))
     }
 
-    /// Calls `moves` with the memory in which the volume itself has some of these bytes: the first of them, as many as lie
-    /// together there. It reads ([`Op::Read`]) or writes ([`Op::Write`]) as many of them as it likes, from the first on, and
-    /// returns how many. So does this, and counts them. They need not be whole blocks.
+    /// Calls `moves` with a window on the volume's own memory: these bytes, or the first of them, as many as lie together there.
+    /// `moves` reads ([`Op::Read`]) or writes ([`Op::Write`]) as many of them as it likes, from the first on, and returns how many.
+    /// The volume counts them, and this returns the same number. They need not be whole blocks.
     ///
-    /// A write is complete, and its file's times are set, when an ordinary one to the bytes behind it is done.
+    /// The window exists for this call alone, and `moves` must not wait: until it returns, nobody can take the volume back or make
+    /// it smaller.
     ///
-    /// The memory is there for this call alone, and `moves` must not wait: meanwhile nobody can take the volume back or make it
-    /// smaller.
+    /// Such a write is complete, and its file's times are set, when an ordinary write to the bytes behind it is done.
     ///
-    /// `None`: such memory does not exist, or cannot be had now, and nothing was done. A lease always can.
+    /// `None`: there is no such memory, or it cannot be had now; nothing was moved. A lease can be used instead.
     ///
     /// # Errors
-    /// `EIO`: the volume's file has become shorter meanwhile. What was read there may be zeroes instead, and what was written is lost.
+    /// `EIO`: the volume's file has become shorter meanwhile. What was read may be zeroes instead, and what was written is lost.
     fn in_place(
         &mut self,
         op: Op,

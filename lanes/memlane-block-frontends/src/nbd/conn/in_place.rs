@@ -63,7 +63,7 @@ impl Conn<'_> {
         )
     }
 
-    /// Receives what there is of such a payload; is anything different now?
+    /// Receives what there is of such a payload. Has that changed anything?
     pub(super) fn receive_in_place(&mut self) -> bool {
         let Input::Payload {
             at,
