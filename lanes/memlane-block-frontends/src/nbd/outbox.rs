@@ -83,26 +83,21 @@ impl Reply {
         let header = private(&self.header[..self.header_len]);
         into.extend(rest(header, sent));
         let sent = sent.saturating_sub(self.header_len);
-        let body = match &self.body {
-            Body::Empty => None,
-            Body::Lease(leased) => leased.bytes(),
+        let (bytes, sent) = match &self.body {
+            Body::Empty => return None,
+            Body::Lease(leased) => (leased.bytes(), sent),
+            Body::Bytes(bytes) => (Some(private(bytes)), sent),
             Body::InPlace { at, len, rest } => {
                 let place = in_place(*at, *len, sent, fetched, into);
                 if place.is_some() {
                     return place;
                 }
-                return after(rest.bytes(), sent.saturating_sub(*len as usize), into);
+                (rest.bytes(), sent.saturating_sub(*len as usize))
             }
-            Body::Bytes(bytes) => Some(private(bytes)),
         };
-        after(body, sent, into)
+        into.extend(bytes.and_then(|bytes| rest(bytes, sent)));
+        None
     }
-}
-
-/// Appends what is left of these bytes after the first `sent`. They end a reply, so no bytes of the volume follow.
-fn after(bytes: Option<SharedBytes>, sent: usize, into: &mut Vec<SharedBytes>) -> Option<Place> {
-    into.extend(bytes.and_then(|bytes| rest(bytes, sent)));
-    None
 }
 
 /// Which bytes of the volume are left to be sent after the first `sent`. Those that were fetched are appended instead.
