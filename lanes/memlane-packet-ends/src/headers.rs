@@ -15,6 +15,9 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+/// Where each header has its checksum (RFC 9293, section 3.1; RFC 768).
+const TCP_CHECKSUM: usize = 16;
+const UDP_CHECKSUM: usize = 6;
 /// Extension headers that may precede a transport header, and have their length in their second byte (RFC 8200).
 const OPTIONS: [u8; 3] = [0, 43, 60];
 
@@ -83,8 +86,8 @@ pub fn find(header: &[u8], len: usize) -> Option<Transport> {
         _ => return None,
     };
     let (header_len, checksum) = match protocol {
-        TCP => (usize::from(*header.get(at + 12)? >> 4) * 4, 16),
-        UDP => (8, 6),
+        TCP => (usize::from(*header.get(at + 12)? >> 4) * 4, TCP_CHECKSUM),
+        UDP => (8, UDP_CHECKSUM),
         _ => return None,
     };
     let payload = at + header_len;
@@ -168,9 +171,9 @@ pub fn fill_in(frame: &mut [u8], start: usize, offset: usize, end: usize) -> boo
     if offset.checked_add(2).is_none_or(|n| n > covered.len()) {
         return false;
     }
-    // UDP's 0 means that there is none (RFC 768); for TCP the two are the same number.
+    // UDP's 0 means that there is no checksum (RFC 768). TCP's stays: segmentation writes it so, too.
     let value = match !fold(sum(covered)) {
-        0 => 0xffff,
+        0 if offset == UDP_CHECKSUM => 0xffff,
         value => value,
     };
     let at = start + offset;

@@ -12,7 +12,8 @@
 //! - No IPv4 options, no IPv6 extension headers, no padding.
 //!
 //! The large frame's checksum is blank, so a segment's must be right before that: it is summed up here, unless it is blank
-//! itself. A damaged segment is not merged; it goes as it came, and its receiver drops it.
+//! itself. A damaged segment is not merged; it goes as it came, and its receiver drops it. Nor is one whose checksum is
+//! 0xffff: to a receiver that is the same as 0, which segmentation writes.
 //!
 //! One flow at a time: a frame that does not follow has what is held go first, so that no frame overtakes another.
 
@@ -157,11 +158,13 @@ impl Segment {
                 .all(|range| own[range.clone()] == others[range])
     }
 
-    /// Is its checksum right? `headers` and `payload` are private copies.
+    /// Is its checksum right, and what segmentation would write? `headers` and `payload` are private copies.
     fn is_right(&self, headers: &[u8], payload: &[u8]) -> bool {
         let pseudo = self.found.pseudo(headers);
         let tcp = &headers[self.found.at..self.found.payload];
-        fold(sum(tcp) + sum(payload) + u64::from(pseudo)) == 0xffff
+        // 0xffff is right where 0 is, but segmentation writes 0.
+        tcp[self.found.checksum..][..2] != [0xff; 2]
+            && fold(sum(tcp) + sum(payload) + u64::from(pseudo)) == 0xffff
     }
 }
 
