@@ -25,6 +25,10 @@ const MOVED: u32 = 64;
 const LOST_CORE: Duration = Duration::from_micros(200);
 /// A thread that lost its core neither yields nor looks long for this many times the gap.
 const PAUSE_AFTER_LOSS: u32 = 64;
+/// After this many waits in a row whose turns found nothing, waits begin without turns …
+const TURNS_IN_VAIN: u32 = 8;
+/// … but for one in this many.
+const TRY_TURNS_EVERY: u32 = 16;
 /// A budget below this is no longer halved but becomes [`Policy::shortest`]: one look takes about as long.
 const ONE_LOOK: Duration = Duration::from_micros(1);
 
@@ -32,7 +36,12 @@ const ONE_LOOK: Duration = Duration::from_micros(1);
 /// back, measured on the transport lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// The longest time to look: about twice what a wake-up costs. Zero: never look, always sleep.
+    /// Looks with which a wait begins, each behind an offer of the core. Where more threads want cores than there are, what
+    /// is waited for is there when the turn comes round, and nobody needs to be woken; where there is a core for each, the
+    /// offers take a microsecond or two. They cost the wait none of its time to look. Turns that find nothing in several
+    /// waits in a row are left out of most later ones. Zero: none.
+    pub turns: u32,
+    /// The longest time to look: about twice what a wake-up costs. Zero: never look, also not in turns, always sleep.
     pub longest: Duration,
     /// Each wait in vain halves the time to look, down to this. Zero: after some waits in vain, sleep at once.
     pub shortest: Duration,
@@ -55,6 +64,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Policy {
         Policy {
+            turns: 0,
             longest: Duration::from_micros(100),
             shortest: Duration::from_micros(4),
             probe_every: 64,
@@ -105,6 +115,8 @@ fn cores() -> usize {
 #[derive(Debug)]
 pub struct Spin {
     policy: Policy,
+    /// Waits in a row whose turns found nothing, or that had none.
+    turned: u32,
     /// How long a wait looks by now.
     budget: Duration,
     /// Waits in vain, in a row.
@@ -127,6 +139,11 @@ pub struct Spin {
 #[derive(Clone, Copy, Debug)]
 enum Wait {
     None,
+    /// It takes turns, of which so many are left; then it looks for at most `limit`.
+    Turns {
+        left: u32,
+        limit: Duration,
+    },
     Looking {
         start: Instant,
         limit: Duration,
@@ -147,6 +164,7 @@ impl Spin {
     pub fn new(policy: Policy) -> Spin {
         Spin {
             policy,
+            turned: 0,
             budget: policy.longest,
             missed: 0,
             looks: 0,
@@ -170,6 +188,27 @@ impl Spin {
     /// [`is_over`](Self::is_over), without a limit.
     pub fn start(&mut self, limit: Duration) {
         self.stop();
+        match self.takes_turns() {
+            true => {
+                let left = self.policy.turns;
+                self.wait = Wait::Turns { left, limit };
+            }
+            false => {
+                self.turned = self.turned.wrapping_add(1);
+                self.look(limit);
+            }
+        }
+    }
+
+    /// Does the next wait begin with turns?
+    fn takes_turns(&self) -> bool {
+        let tries = self.turned % TRY_TURNS_EVERY == TRY_TURNS_EVERY - 1;
+        let pays = self.turned < TURNS_IN_VAIN || tries;
+        pays && self.policy.turns > 0 && !self.policy.longest.is_zero()
+    }
+
+    /// Looks for at most `limit`, without turns.
+    fn look(&mut self, limit: Duration) {
         let budget = self.budget().min(limit);
         let counted = self.policy.leaves_a_core && !budget.is_zero();
         let free = !counted || LOOKING.fetch_add(1, Ordering::Relaxed) + 1 < cores();
@@ -186,6 +225,18 @@ impl Spin {
     pub fn is_over(&mut self) -> bool {
         if matches!(self.wait, Wait::None) {
             self.start(Duration::MAX);
+        }
+        match &mut self.wait {
+            Wait::Turns { left: 0, limit } => {
+                let limit = *limit;
+                self.turned = self.turned.wrapping_add(1);
+                self.look(limit);
+            }
+            Wait::Turns { left, .. } => {
+                *left -= 1;
+                return false;
+            }
+            _ => {}
         }
         let Wait::Looking { start, limit, .. } = self.wait else {
             return true;
@@ -214,8 +265,10 @@ impl Spin {
 
     /// Between two looks: spends a moment, or offers the core to others.
     pub fn pause(&mut self) {
-        let Wait::Looking { last, .. } = self.wait else {
-            return;
+        let last = match self.wait {
+            Wait::Turns { .. } => return std::thread::yield_now(),
+            Wait::Looking { last, .. } => last,
+            Wait::None | Wait::Asleep { .. } => return,
         };
         self.looks = self.looks.wrapping_add(1);
         let now = last > YIELD_AFTER && self.looks.is_multiple_of(YIELD_EVERY);
@@ -232,6 +285,7 @@ impl Spin {
     pub fn found(&mut self) {
         match self.wait {
             Wait::None => return,
+            Wait::Turns { .. } => self.turned = 0,
             Wait::Looking { start, .. } => self.found_after(start.elapsed()),
             Wait::Asleep { start } if start.elapsed() < self.policy.short_sleep => {
                 self.missed = 0;
@@ -259,9 +313,19 @@ impl Spin {
         self.crowded = None;
     }
 
-    /// Whether the next wait would look at all, or sleep at once.
+    /// Whether this wait, or the next one if there is none, would look again, or sleep at once.
     #[must_use]
     pub fn would_look(&self) -> bool {
+        let turns = match self.wait {
+            Wait::None => self.takes_turns(),
+            Wait::Turns { left, .. } => left > 0,
+            Wait::Looking { .. } | Wait::Asleep { .. } => false,
+        };
+        turns || self.would_spin()
+    }
+
+    /// Whether it would do so without turns.
+    fn would_spin(&self) -> bool {
         let busy = self.policy.leaves_a_core && LOOKING.load(Ordering::Relaxed) + 1 >= cores();
         let counted = matches!(self.wait, Wait::Looking { counted: true, .. });
         (counted || !busy) && !self.budget_after(self.missed).is_zero()
@@ -439,9 +503,67 @@ mod tests {
         assert_eq!(spin.budget(), LONGEST);
     }
 
+    /// Looks until the turns of a wait are over; says how many there were.
+    fn turns(spin: &mut Spin) -> u32 {
+        let mut turns = 0;
+        loop {
+            let over = spin.is_over();
+            if !matches!(spin.wait, Wait::Turns { .. }) {
+                return turns;
+            }
+            assert!(!over, "turns are looks");
+            turns += 1;
+            spin.pause();
+        }
+    }
+
+    #[test]
+    fn a_wait_begins_with_turns_and_then_has_all_of_its_time_to_look() {
+        let mut spin = spin(Policy {
+            turns: 4,
+            longest: Duration::from_secs(60),
+            ..Policy::default()
+        });
+        assert!(spin.would_look());
+        assert_eq!(turns(&mut spin), 4);
+        assert!(matches!(spin.wait, Wait::Looking { limit, .. } if limit.as_secs() == 60));
+        // Without a core to spare, turns are all there is.
+        spin.one_core = true;
+        spin.found();
+        assert!(spin.would_look() && turns(&mut spin) == 4);
+        assert!(matches!(spin.wait, Wait::Asleep { .. }) && !spin.would_look());
+    }
+
+    #[test]
+    fn turns_in_vain_are_left_out_of_most_waits_until_one_finds_something() {
+        let mut spin = spin(Policy {
+            turns: 2,
+            longest: Duration::from_secs(60),
+            ..Policy::default()
+        });
+        let wait = |spin: &mut Spin| {
+            let (expected, had) = (spin.would_look(), turns(spin));
+            assert!(expected);
+            spin.found();
+            had
+        };
+        let waits: Vec<u32> = (0..32).map(|_| wait(&mut spin)).collect();
+        let expected = |n: u32| if n < 8 || n % 16 == 15 { 2 } else { 0 };
+        assert_eq!(waits, (0..32).map(expected).collect::<Vec<_>>());
+        // The next try's second turn finds something.
+        while !spin.takes_turns() {
+            wait(&mut spin);
+        }
+        assert!(!spin.is_over() && !spin.is_over());
+        spin.found();
+        assert_eq!((0..8).map(|_| wait(&mut spin)).sum::<u32>(), 16);
+        assert_eq!(wait(&mut spin), 0);
+    }
+
     #[test]
     fn a_policy_of_zero_never_looks() {
         let mut spin = spin(Policy {
+            turns: 4,
             longest: Duration::ZERO,
             ..Policy::default()
         });

@@ -425,11 +425,12 @@ impl<'a> Conn<'a> {
     }
 }
 
-/// How a connection's thread spins: for `longest` at most. What comes late lets it sleep at once, as the socket's own
+/// How a connection's thread spins: after some turns, for `longest` at most. What comes late lets it sleep at once, as the socket's own
 /// call can wait, and only one wait in 16 tries again. A look takes locks of the socket that the client needs as well,
 /// so looks are further apart than elsewhere. One core is left to the clients.
 fn policy(longest: Duration) -> Policy {
     Policy {
+        turns: 4,
         longest,
         shortest: Duration::ZERO,
         probe_every: 16,
