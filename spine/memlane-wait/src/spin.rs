@@ -139,7 +139,7 @@ pub struct Spin {
 #[derive(Clone, Copy, Debug)]
 enum Wait {
     None,
-    /// It takes turns, of which so many are left; then it looks for at most `limit`.
+    /// It takes `left` more turns, and then looks for at most `limit`.
     Turns {
         left: u32,
         limit: Duration,

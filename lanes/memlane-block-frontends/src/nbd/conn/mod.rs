@@ -425,9 +425,11 @@ impl<'a> Conn<'a> {
     }
 }
 
-/// How a connection's thread spins: after some turns, for `longest` at most. What comes late lets it sleep at once, as the socket's own
-/// call can wait, and only one wait in 16 tries again. A look takes locks of the socket that the client needs as well,
-/// so looks are further apart than elsewhere. One core is left to the clients.
+/// How a connection's thread spins: after some turns, for `longest` at most. What comes late lets it sleep at once, as
+/// the socket's own call can wait, and only one wait in 16 tries again. A look takes locks of the socket that the client
+/// needs as well, so looks are further apart than elsewhere. One core is left to the clients.
+///
+/// Two turns bring most of what four do, and 16 no more (docs/decisions/0021).
 fn policy(longest: Duration) -> Policy {
     Policy {
         turns: 4,
