@@ -284,6 +284,29 @@ mod tests {
         assert!(!fill_in(&mut [0; 20], 10, 0, 21));
     }
 
+    /// A frame whose checksum is blank, and adds up to 0 once its first word of payload is changed.
+    fn adding_up_to_zero(mut frame: Vec<u8>) -> (Vec<u8>, Transport) {
+        let found = find(&frame, frame.len()).unwrap();
+        let (at, payload) = (found.at + found.checksum, found.payload);
+        let pseudo = found.pseudo(&frame);
+        frame[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
+        frame[payload..payload + 2].fill(0);
+        let missing = !fold(sum(&frame[found.at..found.end]));
+        frame[payload..payload + 2].copy_from_slice(&missing.to_be_bytes());
+        (frame, found)
+    }
+
+    /// RFC 768: a UDP packet with a checksum of 0 has none.
+    #[test]
+    fn a_checksum_that_adds_up_to_zero_is_zero_for_tcp_and_all_ones_for_udp() {
+        for (frame, expected) in [(tcp4(&[], 0, 100), 0), (udp6(false), 0xffff)] {
+            let (mut frame, found) = adding_up_to_zero(frame);
+            assert!(fill_in(&mut frame, found.at, found.checksum, found.end));
+            let written = word(&frame, found.at + found.checksum);
+            assert_eq!(written, Some(expected), "{found:?}");
+        }
+    }
+
     #[test]
     fn a_loop_of_extension_headers_ends() {
         let mut frame = vec![0; LOOK];

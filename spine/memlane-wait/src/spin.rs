@@ -57,7 +57,7 @@ pub struct Policy {
     /// Whether to offer the core to other threads between looks.
     pub yields: bool,
     /// Whether all threads of this process whose policy says so leave one core of the machine to others: one thread
-    /// more than that sleeps at once.
+    /// more than that sleeps at once, or after its turns.
     pub leaves_a_core: bool,
 }
 
@@ -184,7 +184,7 @@ impl Spin {
         self.start(limit);
     }
 
-    /// Starts a wait that looks for at most `limit`. A wait that is not started by this starts with the first
+    /// Starts a wait that looks for at most `limit`, after its turns if the policy has some. A wait that is not started by this starts with the first
     /// [`is_over`](Self::is_over), without a limit.
     pub fn start(&mut self, limit: Duration) {
         self.stop();
@@ -503,6 +503,15 @@ mod tests {
         assert_eq!(spin.budget(), LONGEST);
     }
 
+    /// One that begins its waits with turns, and then looks for a minute.
+    fn with_turns(turns: u32) -> Spin {
+        spin(Policy {
+            turns,
+            longest: Duration::from_secs(60),
+            ..Policy::default()
+        })
+    }
+
     /// Looks until the turns of a wait are over; says how many there were.
     fn turns(spin: &mut Spin) -> u32 {
         let mut turns = 0;
@@ -519,11 +528,7 @@ mod tests {
 
     #[test]
     fn a_wait_begins_with_turns_and_then_has_all_of_its_time_to_look() {
-        let mut spin = spin(Policy {
-            turns: 4,
-            longest: Duration::from_secs(60),
-            ..Policy::default()
-        });
+        let mut spin = with_turns(4);
         assert!(spin.would_look());
         assert_eq!(turns(&mut spin), 4);
         assert!(matches!(spin.wait, Wait::Looking { limit, .. } if limit.as_secs() == 60));
@@ -532,15 +537,19 @@ mod tests {
         spin.found();
         assert!(spin.would_look() && turns(&mut spin) == 4);
         assert!(matches!(spin.wait, Wait::Asleep { .. }) && !spin.would_look());
+        // After the last one, whoever can sleep in the call that looks may do so.
+        spin.found();
+        (0..4).for_each(|_| assert!(!spin.is_over() && spin.would_look() != turns_are_over(&spin)));
+        assert!(turns_are_over(&spin) && spin.is_over());
+    }
+
+    fn turns_are_over(spin: &Spin) -> bool {
+        matches!(spin.wait, Wait::Turns { left: 0, .. })
     }
 
     #[test]
     fn turns_in_vain_are_left_out_of_most_waits_until_one_finds_something() {
-        let mut spin = spin(Policy {
-            turns: 2,
-            longest: Duration::from_secs(60),
-            ..Policy::default()
-        });
+        let mut spin = with_turns(2);
         let wait = |spin: &mut Spin| {
             let (expected, had) = (spin.would_look(), turns(spin));
             assert!(expected);
